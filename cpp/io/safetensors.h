@@ -1,0 +1,70 @@
+// A strict, memory-mapped safetensors reader (format: github.com/huggingface/safetensors, README "Format").
+// Header and offsets are checked against the file's size before anything is trusted or allocated.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// A private read-only mapping of a whole file. Views into it share ownership.
+class MappedFile {
+ public:
+  static std::shared_ptr<MappedFile> open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  const char* data() const { return data_; }
+  size_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  /// Raises LoadError if the file on disk is no longer what was mapped (size or modification time).
+  void check_unchanged() const;
+
+ private:
+  MappedFile() = default;
+  std::string path_;
+  const char* data_ = nullptr;
+  size_t size_ = 0;
+  int64_t modified_ns_ = 0;
+};
+
+struct TensorInfo {
+  std::string name;
+  std::string dtype;  // as the file spells it: F32, BF16, ...
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // bytes in the payload
+};
+
+class SafetensorsFile {
+ public:
+  /// Raises LoadError naming the file and what is wrong: too short, a Git LFS pointer, header length, JSON, duplicate
+  /// tensor names, dtype, shape, offsets, overlaps, holes, a payload that is too short or too long.
+  static SafetensorsFile open(const std::string& path);
+
+  const std::string& path() const { return file_->path(); }
+  std::string file_name() const;
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  /// The tensor in the file's dtype: a view of the mapping where its bytes are aligned, else a copy. It keeps the
+  /// mapping alive. Raises LoadError for a dtype that torch has no type for.
+  at::Tensor tensor(const std::string& name) const;
+  const char* bytes(const TensorInfo& info) const { return payload_ + info.begin; }
+  void check_unchanged() const { file_->check_unchanged(); }
+
+ private:
+  std::shared_ptr<MappedFile> file_;
+  const char* payload_ = nullptr;
+  std::map<std::string, TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// torch's type for a safetensors dtype, or Undefined.
+at::ScalarType torch_dtype(const std::string& safetensors_dtype);
+
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+// What every family offers: build from a config, bind weights, and run one forward in steps, so that a caller can hold
+// each layer against another engine's as soon as it is done.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/TensorIndexing.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config_reader.h"
+#include "io/checkpoint.h"
+#include "nn/cache.h"
+#include "nn/module.h"
+#include "nn/run.h"
+
+namespace lockstep {
+
+/// One forward's inputs. Raises InputError from check() for ids outside the vocabulary and shapes that do not fit.
+struct Inputs {
+  at::Tensor ids;        // [B, T] int64
+  at::Tensor positions;  // [B, T], [3, B, T] or undefined: counted from the cache's length
+  at::Tensor mask;       // [B, past + T] of 0 and 1, or undefined
+};
+
+/// What the config rules in or out, for coverage.
+struct Mechanisms {
+  std::vector<std::string> layer_types;  // linear_attention, full_attention
+  int64_t vocab = 0, attention_heads = 0, key_value_heads = 0, head_dim = 0, rotary_dim = 0;
+  int64_t linear_key_heads = 0, linear_value_heads = 0, conv_kernel = 0;  // 0: the family has none
+  bool mrope = false, output_gate = false;
+};
+
+class CausalLM : public Module {
+ public:
+  ~CausalLM() override = default;
+
+  /// Between steps: what one step hands to the next.
+  struct State {
+    at::Tensor hidden_states;   // [B, T, D]
+    at::Tensor cos, sin;        // [B, T, rotary_dim]
+    at::Tensor mask;            // causal_mask()
+    at::Tensor recurrent_mask;  // recurrent_mask()
+  };
+  virtual State begin(Run& run, const Inputs& inputs) = 0;            // embedding, positions, masks
+  virtual void layer(Run& run, State& state, int64_t index) = 0;      // one decoder layer
+  virtual at::Tensor end(Run& run, State& state) = 0;                 // final norm and head -> logits [B, T, V]
+  virtual int64_t layers() const = 0;
+  virtual const Mechanisms& mechanisms() const = 0;
+  /// inv_freq [rotary_dim / 2] float32 by its formula.
+  virtual at::Tensor inv_freq() const = 0;
+
+  /// All steps at once: logits [B, T, V]. The cache, if any, is advanced.
+  at::Tensor forward(Run& run, const Inputs& inputs);
+  /// Checks shapes, ids, mask and positions against the model and the cache.
+  void check(const Inputs& inputs, const Cache* cache) const;
+};
+
+}  // namespace lockstep

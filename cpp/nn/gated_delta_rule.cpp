@@ -1,0 +1,186 @@
+#include "nn/gated_delta_rule.h"
+
+#include <cmath>
+#include <limits>
+
+namespace lockstep {
+
+using at::indexing::Ellipsis;
+using at::indexing::None;
+using at::indexing::Slice;
+
+namespace {
+
+constexpr int64_t kChunk = 64;
+constexpr double kL2Eps = 1e-6;
+
+/// x / |x| over the last dimension, epsilon under the root.
+at::Tensor l2norm(const at::Tensor& x) {
+  const auto inv_norm = at::rsqrt((x * x).sum(-1, /*keepdim=*/true) + kL2Eps);
+  return x * inv_norm;
+}
+
+/// Everything upcast and head-major ([B, Hv, T, ...]), q and k normalised. The two releases normalise on different
+/// sides of the upcast, which is another rounding in bfloat16 and float16.
+struct Prepared {
+  at::Tensor query, key, value, beta, decay;
+};
+
+Prepared prepare(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  auto query = in.query, key = in.key;
+  if (run.variant.delta_rule_by_rows) {
+    query = l2norm(query), key = l2norm(key);
+    run.capture(module, "q_l2", query);
+    run.capture(module, "k_l2", key);
+  }
+  auto head_major = [&](const at::Tensor& x) {
+    const auto t = x.transpose(1, 2);
+    return run.variant.delta_rule_by_rows ? t.contiguous().to(run.arithmetic.up)
+                                          : t.to(run.arithmetic.up, false, false, at::MemoryFormat::Contiguous);
+  };
+  Prepared p{head_major(query), head_major(key), head_major(in.value), head_major(in.beta), head_major(in.decay)};
+  if (!run.variant.delta_rule_by_rows) {
+    p.query = l2norm(p.query), p.key = l2norm(p.key);
+    run.capture(module, "q_l2", p.query);
+    run.capture(module, "k_l2", p.key);
+  }
+  return p;
+}
+
+at::Tensor first_state(const DeltaRuleInputs& in, const at::Tensor& like) {
+  if (in.initial_state.defined()) return in.initial_state.to(like.options());
+  return at::zeros({in.value.size(0), in.value.size(2), in.key.size(3), in.value.size(3)}, like.options());
+}
+
+at::Tensor pad_tokens(const at::Tensor& x, int64_t pad) {
+  return x.dim() == 4 ? at::pad(x, {0, 0, 0, pad}) : at::pad(x, {0, pad});
+}
+
+at::Tensor chunked(const at::Tensor& x) {  // [B, H, T, ...] -> [B, H, N, C, ...]
+  if (x.dim() == 3) return x.reshape({x.size(0), x.size(1), -1, kChunk});
+  return x.reshape({x.size(0), x.size(1), -1, kChunk, x.size(-1)});
+}
+
+at::Tensor nth(const at::Tensor& x, int64_t i) { return x.select(2, i); }
+
+/// [B, H, N, C, Dv] -> [B, T, H, Dv], the padding dropped.
+at::Tensor token_major(const at::Tensor& out, int64_t tokens) {
+  return out.reshape({out.size(0), out.size(1), -1, out.size(-1)}).slice(2, 0, tokens).transpose(1, 2);
+}
+
+/// 5.18: triangular solves for u and w, decay applied before the scan.
+DeltaRuleOutputs chunk_by_solve(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  const auto tokens = in.key.size(1);
+  auto [query, key, value, beta, decay] = prepare(run, module, in);
+  query = query * std::pow(double(query.size(-1)), -0.5);
+
+  const int64_t pad = (kChunk - tokens % kChunk) % kChunk;
+  query = pad_tokens(query, pad), key = pad_tokens(key, pad), value = pad_tokens(value, pad);
+  beta = pad_tokens(beta, pad), decay = pad_tokens(decay, pad);
+  const int64_t chunks = (tokens + pad) / kChunk;
+
+  auto v_beta = value * beta.unsqueeze(-1);
+  auto k_beta = key * beta.unsqueeze(-1);
+  query = chunked(query), key = chunked(key), k_beta = chunked(k_beta), v_beta = chunked(v_beta);
+  decay = chunked(decay);
+
+  const auto upper = at::ones({kChunk, kChunk}, at::kBool).triu(1);
+  const auto cum_decay = decay.cumsum(3);  // [B, H, N, C]
+  auto pairwise = cum_decay.unsqueeze(4) - cum_decay.unsqueeze(3);
+  pairwise = pairwise.masked_fill(upper, -std::numeric_limits<double>::infinity()).exp();
+
+  const auto key_t = key.transpose(-1, -2);
+  const auto system = at::matmul(k_beta, key_t) * pairwise;
+  const auto intra = at::matmul(query, key_t) * pairwise;
+  const auto decayed_k_beta = k_beta * cum_decay.exp().unsqueeze(-1);
+  const auto u = at::linalg_solve_triangular(system, v_beta, /*upper=*/false, /*left=*/true, /*unitriangular=*/true);
+  const auto w = at::linalg_solve_triangular(system, decayed_k_beta, false, true, true);
+
+  auto state = first_state(in, u);
+  auto out = at::zeros_like(u);
+  query = query * cum_decay.exp().unsqueeze(-1);
+  key = key * (cum_decay.index({Ellipsis, Slice(-1, None)}) - cum_decay).exp().unsqueeze(-1);
+  const auto chunk_decay = cum_decay.select(-1, -1).exp().unsqueeze(-1).unsqueeze(-1);
+
+  for (int64_t i = 0; i < chunks; ++i) {
+    const auto v_new = nth(u, i) - at::matmul(nth(w, i), state);
+    const auto inter = at::matmul(nth(query, i), state);
+    nth(out, i).copy_(inter + at::matmul(nth(intra, i), v_new));
+    state = state * nth(chunk_decay, i) + at::matmul(nth(key, i).transpose(-1, -2), v_new);
+  }
+  auto output = token_major(out, tokens).to(in.query.scalar_type(), false, false, at::MemoryFormat::Contiguous);
+  return {output, state};
+}
+
+/// 5.10: the inverse of (I - A) row by row, decay inside the scan.
+DeltaRuleOutputs chunk_by_rows(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  const auto tokens = in.key.size(1);
+  auto [query, key, value, beta, g] = prepare(run, module, in);
+
+  const int64_t pad = (kChunk - tokens % kChunk) % kChunk;
+  query = pad_tokens(query, pad), key = pad_tokens(key, pad), value = pad_tokens(value, pad);
+  beta = pad_tokens(beta, pad), g = pad_tokens(g, pad);
+  const int64_t chunks = (tokens + pad) / kChunk;
+  query = query * (1 / std::pow(double(query.size(-1)), 0.5));
+
+  auto v_beta = value * beta.unsqueeze(-1);
+  auto k_beta = key * beta.unsqueeze(-1);
+  query = chunked(query), key = chunked(key), k_beta = chunked(k_beta), v_beta = chunked(v_beta);
+  g = chunked(g);
+
+  const auto diagonal_up = at::ones({kChunk, kChunk}, at::kBool).triu(0);
+  g = g.cumsum(-1);
+  const auto decay_mask = run.upcast((g.unsqueeze(-1) - g.unsqueeze(-2)).tril().exp()).tril();
+  auto attn = -(at::matmul(k_beta, key.transpose(-1, -2)) * decay_mask).masked_fill(diagonal_up, 0);
+  for (int64_t i = 1; i < kChunk; ++i) {
+    const auto row = attn.index({Ellipsis, i, Slice(None, i)}).clone();
+    const auto sub = attn.index({Ellipsis, Slice(None, i), Slice(None, i)}).clone();
+    attn.index({Ellipsis, i, Slice(None, i)}).copy_(row + (row.unsqueeze(-1) * sub).sum(-2));
+  }
+  attn = attn + at::eye(kChunk, attn.options());
+  const auto u = at::matmul(attn, v_beta);
+  const auto w = at::matmul(attn, k_beta * g.exp().unsqueeze(-1));
+
+  auto state = first_state(in, u);
+  auto out = at::zeros_like(u);
+  for (int64_t i = 0; i < chunks; ++i) {
+    const auto q_i = nth(query, i), k_i = nth(key, i), g_i = nth(g, i);
+    const auto intra = at::matmul(q_i, k_i.transpose(-1, -2)) * nth(decay_mask, i);
+    const auto v_prime = at::matmul(nth(w, i), state);
+    const auto v_new = nth(u, i) - v_prime;
+    const auto inter = at::matmul(q_i * g_i.unsqueeze(-1).exp(), state);
+    nth(out, i).copy_(inter + at::matmul(intra, v_new));
+    const auto last = g_i.select(-1, -1);
+    const auto decayed = state * last.unsqueeze(-1).unsqueeze(-1).exp();
+    const auto k_decayed = k_i * (last.unsqueeze(-1) - g_i).exp().unsqueeze(-1);
+    state = decayed + at::matmul(k_decayed.transpose(-1, -2), v_new);
+  }
+  auto output = token_major(out, tokens).contiguous().to(in.query.scalar_type());
+  return {output, state};
+}
+
+}  // namespace
+
+DeltaRuleOutputs chunk_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  return run.variant.delta_rule_by_rows ? chunk_by_rows(run, module, in) : chunk_by_solve(run, module, in);
+}
+
+DeltaRuleOutputs recurrent_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  auto [query, key, value, beta, decay] = prepare(run, module, in);
+  const double root = std::pow(double(query.size(-1)), 0.5);
+  query = run.variant.delta_rule_by_rows ? query * (1 / root) : query / root;
+
+  auto state = first_state(in, value);
+  auto out = at::zeros_like(value);
+  for (int64_t t = 0; t < value.size(2); ++t) {
+    const auto q_t = query.select(2, t), k_t = key.select(2, t), v_t = value.select(2, t);
+    state = state * decay.select(2, t).exp().unsqueeze(-1).unsqueeze(-1);
+    const auto kv_mem = (state * k_t.unsqueeze(-1)).sum(-2);
+    const auto delta = (v_t - kv_mem) * beta.select(2, t).unsqueeze(-1);
+    state = state + k_t.unsqueeze(-1) * delta.unsqueeze(-2);
+    out.select(2, t).copy_((state * q_t.unsqueeze(-1)).sum(-2));
+  }
+  return {out.transpose(1, 2).contiguous().to(in.query.scalar_type()), state};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+#include "nn/rope.h"
+
+#include <fmt/format.h>
+
+#include <numbers>
+
+#include "core/error.h"
+
+namespace lockstep {
+
+using at::indexing::Ellipsis;
+using at::indexing::None;
+using at::indexing::Slice;
+
+RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
+  const bool has_parameters = config.has("rope_parameters"), has_scaling = config.has("rope_scaling");
+  std::optional<ConfigReader> nested;
+  if (has_parameters) nested.emplace(config.child("rope_parameters"));
+  if (has_scaling && !has_parameters) nested.emplace(config.child("rope_scaling"));
+  if (has_parameters && has_scaling) {
+    config.fail("rope_scaling", "rope_parameters is there too; expected one of them");
+  }
+
+  RopeConfig rope;
+  rope.type = "default";
+  ConfigReader* inner = nested ? &*nested : nullptr;
+  if (inner) {
+    const auto type = inner->find<std::string>("rope_type"), old = inner->find<std::string>("type");
+    if (type && old && *type != *old && !(*old == "mrope" && *type == "default")) {
+      inner->fail("rope_type", fmt::format("is \"{}\" but {} is \"{}\": expected one value", *type, inner->at("type"), *old));
+    }
+    rope.type = type ? *type : old ? (*old == "mrope" ? "default" : *old) : "default";
+    if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3") {
+      inner->fail(type ? "rope_type" : "type",
+                  fmt::format("\"{}\" is not implemented (implemented: default, linear, llama3)", rope.type));
+    }
+  }
+  rope.theta = one_of_two(config, "rope_theta", inner, "rope_theta");
+  rope.partial_rotary_factor =
+      one_of_two(config, "partial_rotary_factor", inner, "partial_rotary_factor", partial);
+  if (rope.partial_rotary_factor > 1) {
+    config.fail("partial_rotary_factor", fmt::format("expected at most 1, found {}", rope.partial_rotary_factor));
+  }
+  if (rope.type == "linear" || rope.type == "llama3") rope.factor = inner->require_positive("factor");
+  if (rope.type == "llama3") {
+    rope.low_freq_factor = inner->require_positive("low_freq_factor");
+    rope.high_freq_factor = inner->require_positive("high_freq_factor");
+    rope.original_max_position_embeddings =
+        one_of_two(config, "original_max_position_embeddings", inner, "original_max_position_embeddings");
+    if (rope.high_freq_factor == rope.low_freq_factor) inner->fail("high_freq_factor", "expected another value than low_freq_factor");
+  }
+  if (multimodal) {
+    if (inner) {
+      if (auto section = inner->find<std::vector<int64_t>>("mrope_section")) rope.mrope_section = *section;
+      inner->expect("mrope_interleaved", true);
+    }
+    if (rope.mrope_section.empty()) rope.mrope_section = {11, 11, 10};  // HF's own value where the config has none
+    if (rope.mrope_section.size() != 3) {
+      inner->fail("mrope_section", fmt::format("expected three lengths, found {}", rope.mrope_section.size()));
+    }
+    for (auto length : rope.mrope_section) {
+      if (length < 0 || length > 4096) inner->fail("mrope_section", fmt::format("expected lengths from 0 to 4096, found {}", length));
+    }
+    rope.mrope_interleaved = true;
+  }
+  if (inner) inner->finish();
+  return rope;
+}
+
+at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim) {
+  const auto dim = static_cast<int64_t>(double(head_dim) * rope.partial_rotary_factor);
+  const auto exponent = at::arange(0, dim, 2, at::kFloat) / double(dim);
+  auto inv_freq = at::pow(rope.theta, exponent).reciprocal() * 1.0;
+  if (rope.type == "linear") return inv_freq / rope.factor;
+  if (rope.type != "llama3") return inv_freq;
+
+  const double old_length = rope.original_max_position_embeddings;
+  const double low_freq_wavelen = old_length / rope.low_freq_factor;
+  const double high_freq_wavelen = old_length / rope.high_freq_factor;
+  const auto wavelen = inv_freq.reciprocal() * (2 * std::numbers::pi);
+  auto scaled = at::where(wavelen > low_freq_wavelen, inv_freq / rope.factor, inv_freq);
+  const auto smooth =
+      (wavelen.reciprocal() * old_length - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const auto smoothed = at::rsub(smooth, 1) * scaled / rope.factor + smooth * scaled;
+  const auto medium = at::logical_not(wavelen < high_freq_wavelen) * at::logical_not(wavelen > low_freq_wavelen);
+  return at::where(medium, smoothed, scaled);
+}
+
+namespace {
+at::Tensor rotate_half(const at::Tensor& x) {
+  const auto half = x.size(-1) / 2;
+  const auto x1 = x.index({Ellipsis, Slice(None, half)}), x2 = x.index({Ellipsis, Slice(half, None)});
+  return at::cat({-x2, x1}, -1);
+}
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> apply_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos_in,
+                                               const at::Tensor& sin_in, bool partial) {
+  const auto cos = cos_in.unsqueeze(1), sin = sin_in.unsqueeze(1);  // [B, 1, T, rotary_dim]
+  auto rotate = [&](const at::Tensor& x) {
+    if (!partial) return (x * cos) + (rotate_half(x) * sin);
+    const auto rotary_dim = cos.size(-1);
+    const auto rot = x.index({Ellipsis, Slice(None, rotary_dim)}), pass = x.index({Ellipsis, Slice(rotary_dim, None)});
+    return at::cat({(rot * cos) + (rotate_half(rot) * sin), pass}, -1);
+  };
+  auto q_embed = rotate(q);
+  auto k_embed = rotate(k);
+  return {q_embed, k_embed};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,113 @@
+#include "verify/provenance.h"
+
+#include <fmt/format.h>
+
+#include "core/tensor_text.h"
+
+namespace lockstep {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kBlock = 1 << 22;  // elements cast at a time, so that memory does not grow with the tensor
+
+/// Flat index of the first element at which cast(file) and value differ, or -1.
+int64_t first_difference_after_cast(const at::Tensor& file, const at::Tensor& value) {
+  const auto a = file.reshape({-1}), b = value.reshape({-1});
+  for (int64_t i = 0; i < a.numel(); i += kBlock) {
+    const auto n = std::min(kBlock, a.numel() - i);
+    const auto x = a.slice(0, i, i + n).to(value.scalar_type()), y = b.slice(0, i, i + n);
+    if (!same_bits(x, y)) return i + first_difference(x, y);
+  }
+  return -1;
+}
+
+std::string described(const at::Tensor& t) { return shape_text(t.sizes()) + " " + dtype_name(t.scalar_type()); }
+
+}  // namespace
+
+Provenance::Provenance(const Mirror& source, Mirror& mirror, at::ScalarType dtype)
+    : source_(source), mirror_(mirror), dtype_(dtype) {
+  for (auto* p : mirror_.parameters()) mirror_.share(p->name, {});
+}
+
+void Provenance::differ(const std::string& tensor, const at::Tensor& reference, const at::Tensor& mirror) {
+  json entry{{"tensor", tensor}, {"index", nullptr}};
+  const auto at = reference.sizes() == mirror.sizes() ? first_difference_after_cast(mirror, reference) : -1;
+  if (at < 0) {  // another shape, or the same numbers in another dtype
+    entry["reference"] = described(reference), entry["mirror"] = described(mirror);
+  } else {
+    entry["index"] = unravel(at, reference.sizes());
+    entry["reference"] = reference.reshape({-1})[at].to(at::kDouble).item<double>();
+    entry["mirror"] = mirror.reshape({-1})[at].to(reference.scalar_type()).to(at::kDouble).item<double>();
+  }
+  differing_.push_back(entry);
+}
+
+void Provenance::compare_files() {
+  if (&source_ == &mirror_) return;
+  for (const auto* p : source_.parameters()) {
+    if (!mirror_.has_parameter(p->name)) {
+      differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "present"}, {"mirror", "absent"}});
+      continue;
+    }
+    const auto a = source_.file_tensor(p->name), b = mirror_.file_tensor(p->name);
+    const bool alike = a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+    same_file_[p->name] = alike && same_bits(a, b);
+    const bool same_as_embedding = p->name == "lm_head.weight" && source_.match().tied && mirror_.match().tied;
+    if (!same_file_[p->name] && !same_as_embedding) differ(p->name, a, b);
+  }
+  for (const auto* p : mirror_.parameters()) {
+    if (source_.has_parameter(p->name)) continue;
+    differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "absent"}, {"mirror", "present"}});
+  }
+}
+
+void Provenance::reference_parameter(const std::string& name, const at::Tensor& value) {
+  ++compared_;
+  if (!source_.has_parameter(name)) {
+    differing_.push_back({{"tensor", name}, {"index", nullptr}, {"reference", described(value)}, {"mirror", "absent"}});
+    return;
+  }
+  if (name == "model.embed_tokens.weight") embedding_ = value.const_data_ptr();
+  const auto file = source_.file_tensor(name);
+  const bool tied_here = name == "lm_head.weight" && source_.match().tied && value.const_data_ptr() == embedding_;
+  if (!tied_here && file.scalar_type() != dtype_) {
+    ++casts_[dtype_name(file.scalar_type()) + " -> " + dtype_name(dtype_)];
+  }
+  // A tied head in the reference's own memory has been compared as the embedding.
+  const bool equal = tied_here ? seen_["model.embed_tokens.weight"]
+                               : value.scalar_type() == dtype_ && value.sizes() == file.sizes() &&
+                                     first_difference_after_cast(file, value) < 0;
+  seen_[name] = equal;
+  if (!equal && !tied_here) differ(name, value, file);
+  const bool same_file = &source_ == &mirror_ || (same_file_.count(name) && same_file_[name]);
+  if (equal && same_file && file.scalar_type() != dtype_) mirror_.share(name, value.detach());
+}
+
+void Provenance::reference_inv_freq(const at::Tensor& value) {
+  const std::string name = "model.rotary_emb.inv_freq";
+  const auto formula = source_.model().inv_freq();
+  ++compared_;
+  if (value.sizes() != formula.sizes() || value.scalar_type() != formula.scalar_type() || !same_bits(value, formula)) {
+    differ(name, value, formula);
+  }
+}
+
+json Provenance::finish() {
+  for (const auto* p : source_.parameters()) {
+    if (!seen_.count(p->name)) {
+      differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "absent"}, {"mirror", described(source_.file_tensor(p->name))}});
+    }
+  }
+  mirror_.bind_rest(dtype_);
+  source_.checkpoint().check_unchanged();
+  mirror_.checkpoint().check_unchanged();
+  return {{"verdict", name(differing_.empty() ? Verdict::identical : Verdict::deviates)},
+          {"differing", differing_},
+          {"compared", compared_},
+          {"casts", casts_}};
+}
+
+}  // namespace lockstep
