@@ -89,6 +89,15 @@ py::object names(const std::string& folder) {
   return to_python(rows);
 }
 
+/// What a folder's config says of its family, with no look at the weights' names.
+py::object family(const std::string& folder) {
+  const auto checkpoint = Checkpoint::open(folder);
+  const auto built = build_model(checkpoint.config(), folder + "/config.json");
+  return to_python({{"family", built.family->name},
+                    {"hf_class", built.family->hf_class},
+                    {"layer_types", built.model->mechanisms().layer_types}});
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -100,6 +109,12 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception<InputError>(m, "InputError", error.ptr());
 
   m.def("names", &names, py::arg("folder"));
+  m.def("family", &family, py::arg("folder"));
+  m.def("families", [] {
+    std::vector<std::string> list;
+    for (const auto& f : families()) list.push_back(f.name);
+    return list;
+  });
   m.def("level_of", [](const std::string& point) {
     switch (level_of(point)) {
       case Level::layer: return "layer";
@@ -148,9 +163,9 @@ PYBIND11_MODULE(_core, m) {
            py::call_guard<py::gil_scoped_release>())
       .def("new_cache", [](const Mirror& self) { return std::make_shared<Cache>(self.model().layers()); })
       .def("check", [](const Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
-                       const std::shared_ptr<Cache>& cache) {
-        self.model().check(make_inputs(ids, positions, mask), cache.get());
-      }, py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("cache"))
+                       int64_t past, bool cached) {
+        self.model().check(make_inputs(ids, positions, mask), past, cached);
+      }, py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("past"), py::arg("cached"))
       .def("forward", [](Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
                          const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
                          const std::optional<std::string>& points) {

@@ -13,7 +13,7 @@ at::Tensor CausalLM::forward(Run& run, const Inputs& inputs) {
   return end(run, state);
 }
 
-void CausalLM::check(const Inputs& inputs, const Cache* cache) const {
+void CausalLM::check(const Inputs& inputs, int64_t past, bool cached) const {
   const auto& m = mechanisms();
   const auto& ids = inputs.ids;
   if (!ids.defined() || ids.dim() != 2 || ids.scalar_type() != at::kLong || ids.numel() == 0) {
@@ -21,7 +21,6 @@ void CausalLM::check(const Inputs& inputs, const Cache* cache) const {
                                  ids.defined() ? dtype_name(ids.scalar_type()) + " " + shape_text(ids.sizes()) : "nothing"));
   }
   const auto B = ids.size(0), T = ids.size(1);
-  const int64_t past = cache ? cache->past : 0;
   const auto low = ids.min().item<int64_t>(), high = ids.max().item<int64_t>();
   if (low < 0 || high >= m.vocab) {
     throw InputError(fmt::format("ids: expected 0 to {} (vocab_size {}), found {}", m.vocab - 1, m.vocab,
@@ -45,18 +44,20 @@ void CausalLM::check(const Inputs& inputs, const Cache* cache) const {
                                    dtype_name(mask.scalar_type()), shape_text(mask.sizes())));
     }
     if (!((mask == 0) | (mask == 1)).all().item<bool>()) throw InputError("mask: expected only 0 and 1");
-    if (cache && (mask.select(1, -1) == 0).any().item<bool>()) {
+    if (cached && (mask.select(1, -1) == 0).any().item<bool>()) {
       throw InputError("mask: right padding with a cache is not supported by the reference (its states run on over the "
                        "pads); pad on the left");
     }
   }
-  if (cache && past > 0) {
-    const auto& keys = cache->layers;
-    for (const auto& l : keys) {
-      const auto& t = l.keys.defined() ? l.keys : l.conv_state;
-      if (t.defined() && t.size(0) != B) {
-        throw InputError(fmt::format("ids: the cache holds a batch of {}, found one of {}", t.size(0), B));
-      }
+}
+
+void CausalLM::check(const Inputs& inputs, const Cache* cache) const {
+  check(inputs, cache ? cache->past : 0, cache != nullptr);
+  if (!cache) return;
+  for (const auto& layer : cache->layers) {
+    const auto& state = layer.keys.defined() ? layer.keys : layer.conv_state;
+    if (state.defined() && state.size(0) != inputs.ids.size(0)) {
+      throw InputError(fmt::format("ids: the cache holds a batch of {}, found one of {}", state.size(0), inputs.ids.size(0)));
     }
   }
 }

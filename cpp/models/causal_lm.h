@@ -54,7 +54,9 @@ class CausalLM : public Module {
 
   /// All steps at once: logits [B, T, V]. The cache, if any, is advanced.
   at::Tensor forward(Run& run, const Inputs& inputs);
-  /// Checks shapes, ids, mask and positions against the model and the cache.
+  /// Checks shapes, ids, mask and positions against the model, for a forward after `past` tokens, with a cache or none.
+  void check(const Inputs& inputs, int64_t past, bool cached) const;
+  /// The same against the cache itself, whose batch must be the inputs'.
   void check(const Inputs& inputs, const Cache* cache) const;
 };
 

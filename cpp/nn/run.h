@@ -64,7 +64,7 @@ class Run {
 
   at::Tensor upcast(const at::Tensor& x) const { return arithmetic.upcast(x); }
 
-  const Variant& variant;
+  const Variant variant;
   const Attn attn;
   const Arithmetic arithmetic;
   Cache* const cache;  // null: this forward neither reads nor leaves one

@@ -1,0 +1,41 @@
+"""Lockstep: is this C++ model the same function as Hugging Face's, and if not, where do they part?
+
+    import lockstep
+    report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
+    mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
+    logits, captured = mirror.forward(ids, points="sublayer")
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+# libgomp reads it once, when torch loads it: spinning threads make everything slow beside another busy process.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+__version__ = "0.1.0"
+__all__ = ["Error", "InputError", "LoadError", "Mirror", "Report", "verify"]
+
+if TYPE_CHECKING:
+    from ._core import Error, InputError, LoadError
+    from .mirror import Mirror
+    from .verify import Report, verify
+
+_HOMES = {
+    "Error": "native",
+    "InputError": "native",
+    "LoadError": "native",
+    "Mirror": "mirror",
+    "Report": "verify",
+    "verify": "verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `lockstep --help` does not wait for torch."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,134 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .progress import progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="lockstep",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Runs a Hugging Face causal language model and its C++ mirror in lockstep, and says with evidence whether they "
+    "are the same function, and if not, where they part.\n\n"
+    "Exit codes: 0 passes, 1 does not, 2 could not judge.",
+)
+
+MODEL_HELP = "A checkpoint folder or a hub id; the embedded checkpoint if left out."
+
+
+@app.callback()
+def _root() -> None: ...
+
+
+@app.command()
+def verify(
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16: what both sides run in.")] = "float32",
+    attn: Annotated[str, typer.Option(help="sdpa or eager: the reference's attention implementation.")] = "sdpa",
+    points: Annotated[str, typer.Option(help="layer, sublayer or all: how many places are compared.")] = "sublayer",
+    prompt: Annotated[str | None, typer.Option(help="One prompt instead of the default inputs.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids instead of the default inputs, like 1,2,3.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")] = None,
+    atol: Annotated[float, typer.Option(help="Largest |difference| that agrees.")] = 1e-5,
+    rtol: Annotated[float, typer.Option(help="Added to atol: rtol times |reference|.")] = 0.0,
+    bitwise: Annotated[bool, typer.Option("--bitwise", help="Only the same bits pass.")] = False,
+    mirror: Annotated[str | None, typer.Option(help="A folder whose weights the mirror gets instead (a converted or edited copy).")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of both sides; the machine's cores if left out.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the whole report here, also when it is bad.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here, also when it is bad.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no table: the closing line alone.")] = False,
+) -> int:
+    """Is the C++ mirror the same function as Hugging Face's model on this checkpoint?
+
+    Three legs: provenance (both sides hold the file's bytes), lockstep (every capture point agrees), coverage (what the
+    inputs exercised). The reference is first held to invariants of its own: one that fails them proves nothing.
+
+    \b
+    lockstep verify                          the embedded checkpoint
+    lockstep verify Qwen/Qwen3.5-0.8B        a hub id, from the cache if offline
+    lockstep verify DIR --points all --bitwise
+    lockstep verify DIR --mirror CONVERTED   a converted copy against its source
+    """
+    from ..native import InputError
+    from ..report import files
+
+    files.check_writable("--json", json_file)
+    files.check_writable("--junit", junit)
+    if json_file and junit and json_file.absolute() == junit.absolute():
+        raise InputError(f"--json and --junit both name {json_file}: expected two files")
+
+    from .. import hub
+    from .. import verify as module
+
+    with progress(quiet) as say:
+        report = module.verify(
+            model, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs_file=inputs, atol=atol,
+            rtol=rtol, bitwise=bitwise, mirror=mirror, threads=threads, revision=revision, progress=say,
+        )  # fmt: skip
+    data = report.data
+    if json_file:
+        files.write_text(json_file, files.json_text(data))
+    if junit:
+        from ..report.junit import junit_text
+
+        limit = module.VERDICTS.index("identical" if bitwise else "agrees")
+        files.write_text(junit, junit_text(data, lambda verdict: module.VERDICTS.index(verdict) > limit))
+    from ..report import table
+
+    console = _console()
+    if quiet:
+        console.print(table.closing(data), highlight=False)
+    else:
+        table.show_verify(data, console, _decoder(hub.resolve(model, revision)))
+    return report.exit_code
+
+
+@app.command()
+def names(
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the listing here.")] = None,
+) -> int:
+    """Every tensor of the checkpoint beside the mirror's parameter and Hugging Face's, with shape, dtype and status.
+
+    Exit 0 if the three lists are one, 1 if a tensor is missing, unexpected, duplicate, or of another shape or dtype.
+    """
+    from .. import hub
+    from .. import names as module
+    from ..report import files
+
+    files.check_writable("--json", json_file)
+    data = module.listing(hub.resolve(model, revision))
+    if json_file:
+        files.write_text(json_file, files.json_text(data))
+    module.show(data, _console())
+    return int(data["exit_code"])
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 130)
+
+
+def _decoder(folder: Path) -> Any:
+    """id -> token text by the checkpoint's tokenizer.json, or None: the ids are shown then."""
+    try:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception:  # a broken tokenizer is not what this command judges
+        return None
+    return lambda token: tokenizer.decode([token], skip_special_tokens=False)

@@ -1,0 +1,20 @@
+"""Progress on stderr: one moving line on a terminal, one line per step elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+            yield lambda text: status.update(text.replace("[", "\\["))
+    else:
+        yield lambda text: print(f"lockstep: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,44 @@
+"""Where a model is: a folder, a hub id, or the embedded checkpoint."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from .native import LoadError
+
+EMBEDDED = Path(__file__).parent / "embedded"
+# Weights, configs, templates and tokenizers; nothing that could run.
+PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt"]
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+
+
+def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -> Path:
+    """The folder of `model`: None is the embedded checkpoint. raises LoadError in one sentence"""
+    if model is None:
+        return EMBEDDED
+    text = os.fspath(model)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise LoadError(f"{text}: expected a checkpoint folder or a hub id, found a file")
+    if not HUB_ID.match(text) or text.startswith("."):
+        raise LoadError(f"{text}: no such folder, and not a hub id (org/name)")
+
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    where = f"{text}" + (f" at revision {revision}" if revision else "")
+    try:
+        return Path(snapshot_download(text, revision=revision, allow_patterns=PATTERNS))
+    except LocalEntryNotFoundError:
+        raise LoadError(
+            f"{where}: no such folder, not in the hub cache, and the hub cannot be reached"
+            f"{' (HF_HUB_OFFLINE is set)' if os.environ.get('HF_HUB_OFFLINE') else ''}; give a folder, or go online once"
+        ) from None
+    except HfHubHTTPError as error:
+        raise LoadError(f"{where}: the hub refused it: {str(error).strip().splitlines()[0]}") from None
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{where}: could not be fetched: {str(error).strip().splitlines()[0]}") from None

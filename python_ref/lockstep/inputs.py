@@ -1,0 +1,173 @@
+"""The forwards of a run: the default ones, which exercise every mechanism, and those a user states.
+
+A forward is {name, ids [B, T], positions [B, T] or [3, B, T] or null, mask [B, past + T] or null, past}. `past` names the
+forward whose cache this one continues; a forward runs with a cache if and only if it has a `past` or is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .native import InputError, _core
+
+KEYS = ("name", "ids", "positions", "mask", "past")
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One named forward. ids [B, T] int64, positions [B, T] or [3, B, T], mask [B, past + T]."""
+
+    name: str
+    ids: torch.Tensor
+    positions: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+    past: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "ids": self.ids.tolist(),
+            "positions": None if self.positions is None else self.positions.tolist(),
+            "mask": None if self.mask is None else self.mask.tolist(),
+            "past": self.past,
+        }
+
+
+def default_inputs(vocab: int, mrope: bool) -> list[Forward]:
+    """Lengths 1 to 130, positions from 5000, a left-padded batch, three-row positions, cache splits, single steps."""
+    source = random.Random(20260101)
+
+    def ids(*shape: int) -> torch.Tensor:
+        rows, tokens = shape
+        return torch.tensor([[source.randrange(vocab) for _ in range(tokens)] for _ in range(rows)])
+
+    forwards = [Forward(f"len{n}", ids(1, n)) for n in (1, 2, 3, 4, 5, 63, 64, 65, 130)]
+    forwards.append(Forward("from5000", ids(1, 20), positions=torch.arange(5000, 5020)[None]))
+    mask = torch.ones(2, 12, dtype=torch.int64)
+    mask[1, :5] = 0
+    forwards.append(Forward("pad2", ids(2, 12) * mask, mask=mask))
+    if mrope:
+        # 4 text tokens, a 3 x 4 image grid, 4 text tokens after it: rows are time, height, width.
+        rows = [list(range(4)) + [4] * 12 + list(range(8, 12))]
+        rows.append(list(range(4)) + [4 + i // 4 for i in range(12)] + list(range(8, 12)))
+        rows.append(list(range(4)) + [4 + i % 4 for i in range(12)] + list(range(8, 12)))
+        forwards.append(Forward("rows3", ids(1, 20), positions=torch.tensor(rows)[:, None]))
+    for first in (2, 64):
+        whole, name = ids(1, 150), f"split{first}_{150 - first}"
+        forwards.append(Forward(f"{name}.0", whole[:, :first]))
+        forwards.append(Forward(f"{name}.1", whole[:, first:], past=f"{name}.0"))
+    for step in range(1, 6):
+        forwards.append(Forward(f"step{step}", ids(1, 1), past="len65" if step == 1 else f"step{step - 1}"))
+    return forwards
+
+
+def from_ids(text: str) -> list[Forward]:
+    """'1,2,3' -> one forward named `ids`. raises InputError"""
+    try:
+        ids = [int(part) for part in text.replace(" ", ",").split(",") if part]
+    except ValueError:
+        raise InputError(f"--ids {text!r}: expected whole numbers with commas between, like 1,2,3") from None
+    if not ids:
+        raise InputError("--ids: expected at least one id, found none")
+    return [Forward("ids", _tensor(ids, "--ids")[None])]
+
+
+def from_prompt(folder: Path, text: str) -> list[Forward]:
+    """The checkpoint's own tokenizer on `text` -> one forward named `prompt`. raises InputError"""
+    from transformers import AutoTokenizer
+
+    if not text:
+        raise InputError("--prompt: expected some text, found an empty prompt")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        ids = tokenizer(text)["input_ids"]
+    except Exception as error:  # whatever a broken tokenizer raises, the user gets one sentence
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{folder}: its tokenizer cannot be used ({reason}); give --ids instead of --prompt") from None
+    if not ids:
+        raise InputError(f"--prompt {text!r}: the tokenizer makes no ids of it")
+    return [Forward("prompt", torch.tensor([ids]))]
+
+
+def from_file(path: str | os.PathLike[str]) -> list[Forward]:
+    """A JSON file with a list of forwards, or an object with them under `forwards`. raises InputError"""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None
+    if isinstance(data, dict) and "forwards" in data:
+        data = data["forwards"]
+    return from_json(data, str(path))
+
+
+def from_json(data: Any, where: str = "inputs") -> list[Forward]:
+    """The `forwards` list of the trace format -> forwards. raises InputError naming the place"""
+    if not isinstance(data, list) or not data:
+        raise InputError(f"{where}: expected a list of forwards with at least one entry")
+    forwards: list[Forward] = []
+    for i, entry in enumerate(data):
+        at = f"{where} /{i}"
+        if not isinstance(entry, dict):
+            raise InputError(f"{at}: expected an object with {', '.join(KEYS)}")
+        unknown = sorted(set(entry) - set(KEYS))
+        if unknown:
+            raise InputError(f"{at}/{unknown[0]}: unknown key (known: {', '.join(KEYS)})")
+        name, past = entry.get("name"), entry.get("past")
+        if not isinstance(name, str) or not name or "/" in name:
+            raise InputError(f"{at}/name: expected a name without '/', found {name!r}")
+        if any(f.name == name for f in forwards):
+            raise InputError(f"{at}/name: {name!r} is there twice")
+        if past is not None and not any(f.name == past for f in forwards):
+            raise InputError(f"{at}/past: expected the name of an earlier forward or null, found {past!r}")
+        if entry.get("ids") is None:
+            raise InputError(f"{at}/ids: expected [B, T], found nothing")
+        tensors = [None if entry.get(k) is None else _tensor(entry[k], f"{at}/{k}") for k in ("ids", "positions", "mask")]
+        assert tensors[0] is not None
+        forwards.append(Forward(name, tensors[0], tensors[1], tensors[2], past))
+    return forwards
+
+
+def _tensor(value: Any, where: str) -> torch.Tensor:
+    def whole(x: Any) -> bool:
+        if isinstance(x, list):
+            return all(whole(item) for item in x)
+        return isinstance(x, int) and not isinstance(x, bool) and abs(x) < 2**62
+
+    if not isinstance(value, list) or not whole(value):
+        raise InputError(f"{where}: expected nested lists of whole numbers")
+    try:
+        return torch.tensor(value, dtype=torch.int64)
+    except (ValueError, TypeError):
+        raise InputError(f"{where}: expected a full rectangle, found rows of different lengths") from None
+
+
+def check_all(mirror: _core.Mirror, forwards: list[Forward]) -> dict[str, int]:
+    """Checks every forward against the model before any runs -> tokens already cached, by name. raises InputError"""
+    by_name = {f.name: f for f in forwards}
+    cached = {f.past for f in forwards if f.past}
+    past: dict[str, int] = {}
+    for f in forwards:
+        past[f.name] = past[f.past] + by_name[f.past].ids.shape[1] if f.past else 0
+        try:
+            mirror.check(f.ids, f.positions, f.mask, past[f.name], f.name in cached or f.past is not None)
+        except InputError as error:
+            raise InputError(f"input {f.name!r}: {error}") from None
+        if f.past and by_name[f.past].ids.shape[0] != f.ids.shape[0]:
+            raise InputError(f"input {f.name!r}: a batch of {f.ids.shape[0]}, but {f.past!r} has {by_name[f.past].ids.shape[0]}")
+    return past
+
+
+def is_packed(f: Forward) -> bool:
+    """Several sequences in one row, by HF's own rule: no mask, no cache, positions that do not rise by one."""
+    if f.positions is None or f.positions.ndim != 2 or f.mask is not None or f.past is not None:
+        return False
+    return bool((f.positions.diff(dim=-1) != 1).any())

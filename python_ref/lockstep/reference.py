@@ -1,0 +1,226 @@
+"""The reference: the Hugging Face model, loaded pinned, and held to its own invariants before it judges anybody."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .inputs import Forward
+from .native import InputError, LoadError
+
+# Releases whose bits were measured. Any other is run with a warning.
+MEASURED = ("5.10.4", "5.18.0", "5.24.0")
+# The functions of Qwen3.5's linear attention that a kernel package may replace.
+KERNELS = (
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "torch_chunk_gated_delta_rule",
+    "torch_recurrent_gated_delta_rule",
+    "chunk_gated_delta_rule",
+    "recurrent_gated_delta_rule",
+)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars and no advice from transformers while we use it; errors still come as exceptions."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(logging.CRITICAL)
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def variant_of(transformers: Any) -> str:
+    """Which of the mirror's variants the installed release follows, by what its code does, not by its number."""
+    from transformers.integrations import sdpa_attention
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    if "solve_triangular" not in inspect.getsource(modeling_qwen3_5):
+        return "5.10"
+    return "5.24" if hasattr(sdpa_attention, "pack_gqa") else "5.18"
+
+
+@dataclass
+class Reference:
+    """A loaded HF causal language model in eval mode, its modeling module, and what is known of where it came from."""
+
+    model: Any
+    modeling: Any
+    dtype: str
+    attn: str
+    variant: str
+    pedigree: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path, hf_class: str, dtype: str, attn: str, patch: Callable[[Any], Any] | None) -> Reference:
+        """from_pretrained with everything stated; `patch` may change the model or return another. raises LoadError"""
+        if torch.is_autocast_enabled("cpu"):
+            raise InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast")
+        import transformers
+
+        model_class = getattr(transformers, hf_class, None)
+        if model_class is None:
+            raise LoadError(f"transformers {transformers.__version__} has no {hf_class}; expected one of {', '.join(MEASURED)}")
+        try:
+            with quiet_transformers():
+                model, info = model_class.from_pretrained(
+                    folder,
+                    dtype=getattr(torch, dtype),
+                    attn_implementation=attn,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    local_files_only=True,
+                    output_loading_info=True,
+                )
+        except Exception as error:  # transformers raises anything here; the reason's first line is what helps
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise LoadError(f"{folder}: transformers {transformers.__version__} cannot load it: {type(error).__name__}: {reason}") from error
+        modeling = inspect.getmodule(model_class)
+        kernels = resolved_kernels(model, modeling)
+        if patch is not None:
+            model = patch(model) or model
+        reference = cls(model, modeling, dtype, attn, variant_of(transformers))
+        reference.pedigree = {
+            "transformers": transformers.__version__,
+            "torch": torch.__version__,
+            "attn": attn,
+            "dtype": dtype,
+            "variant": reference.variant,
+            "threads": torch.get_num_threads(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "kernels": resolved_kernels(model, modeling),
+            "patched": patch is not None,
+            "warnings": [],
+            "checks": [],
+            "failed": [],
+        }
+        if transformers.__version__ not in MEASURED:
+            reference.pedigree["warnings"].append(
+                f"transformers {transformers.__version__} was not measured (measured: {', '.join(MEASURED)})"
+            )
+        missing = sorted(info.get("missing_keys", []))
+        tied = {"lm_head.weight"} if model.config.get_text_config().tie_word_embeddings else set()
+        missing = [key for key in missing if key not in tied]
+        reference.check("missing_keys", not missing, found=", ".join(missing[:5]) or None)
+        reference.check_dtypes()
+        foreign = sorted(f"{name}: {where}" for name, where in kernels.items() if not where.startswith("transformers."))
+        reference.check("kernels", not foreign, found="; ".join(foreign) or None)
+        return reference
+
+    def check(self, name: str, passes: bool, **details: Any) -> None:
+        """Notes one invariant of the reference; a failed one makes the run's exit code 2."""
+        self.pedigree["checks"].append({"name": name, "passes": passes, **details})
+        if not passes:
+            self.pedigree["failed"].append(name)
+
+    def check_dtypes(self) -> None:
+        """Every parameter in the run's dtype, inv_freq in float32, eval mode."""
+        wrong = [
+            f"{name} is {str(p.dtype).removeprefix('torch.')}"
+            for name, p in self.model.named_parameters()
+            if str(p.dtype).removeprefix("torch.") != self.dtype
+        ]
+        self.check("dtypes", not wrong, found="; ".join(wrong[:5]) or None)
+        inv_freq = self.inv_freq()
+        self.check(
+            "inv_freq_float32",
+            inv_freq is not None and inv_freq.dtype == torch.float32,
+            found=None if inv_freq is None else str(inv_freq.dtype).removeprefix("torch."),
+        )
+        self.check("eval_mode", not any(m.training for m in self.model.modules()))
+
+    def inv_freq(self) -> torch.Tensor | None:
+        rotary = getattr(getattr(self.model, "model", None), "rotary_emb", None)
+        return getattr(rotary, "inv_freq", None)
+
+    def new_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def forward(self, f: Forward, cache: Any = None) -> torch.Tensor:
+        """One forward -> logits [B, T, V] at every position. raises InputError if the model raises"""
+        parameters = inspect.signature(type(self.model).forward).parameters
+        cache_name = "cache" if "cache" in parameters else "past_key_values"
+        arguments = {
+            "input_ids": f.ids,
+            "attention_mask": f.mask,
+            "position_ids": f.positions,
+            cache_name: cache,
+            "use_cache": cache is not None,
+            "logits_to_keep": 0,
+            "output_hidden_states": False,
+            "output_attentions": False,
+            "return_dict": True,
+        }
+        with torch.no_grad(), quiet_transformers():
+            return self.model(**arguments).logits
+
+
+def resolved_kernels(model: Any, modeling: Any) -> dict[str, str]:
+    """What each linear-attention function resolved to, `module.name`. Wrappers are looked through: a wrapper that
+    transformers made keeps its own module's name whatever it calls."""
+    found: dict[str, str] = {}
+    layer = next((m for m in model.modules() if type(m).__name__.endswith("GatedDeltaNet")), None)
+    if layer is None:
+        return found
+    for name in KERNELS:
+        function = getattr(layer, name, None) or getattr(modeling, name, None)
+        if callable(function):
+            found[name] = describe_function(function)
+    return found
+
+
+def describe_function(function: Any) -> str:
+    for _ in range(8):  # through closures named `implementation`, then functools.partial and decorators
+        free = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        if "implementation" in free:
+            function = function.__closure__[free.index("implementation")].cell_contents
+        else:
+            break
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{module}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+class Caches:
+    """The caches of the forwards that later ones continue: handed over, copied only where several continue one, and
+    dropped after the last."""
+
+    def __init__(self, forwards: list[Forward], new: Callable[[], Any], duplicate: Callable[[Any], Any] = copy.deepcopy) -> None:
+        self._left = {f.name: sum(g.past == f.name for g in forwards) for f in forwards}
+        self._new, self._duplicate = new, duplicate
+        self._kept: dict[str, Any] = {}
+
+    def uses_cache(self, f: Forward) -> bool:
+        return f.past is not None or self._left[f.name] > 0
+
+    def take(self, f: Forward) -> Any:
+        """The cache for `f`, or None: a new one, or what its past left."""
+        if not self.uses_cache(f):
+            return None
+        if f.past is None:
+            return self._new()
+        self._left[f.past] -= 1
+        return self._duplicate(self._kept[f.past]) if self._left[f.past] else self._kept.pop(f.past)
+
+    def leave(self, f: Forward, cache: Any) -> None:
+        if self._left[f.name]:
+            self._kept[f.name] = cache

@@ -1,0 +1,48 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..native import InputError
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """raises InputError before any work is done"""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{option} {path}: expected a file, found a folder")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {path}: the folder {path.absolute().parent} does not exist")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"{option} {path}: the folder {path.absolute().parent} cannot be written to")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def json_text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

@@ -1,0 +1,320 @@
+"""Runs the reference and the mirror in lockstep and says, on three legs, whether they are the same function."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import hub, inputs, preflight
+from .capture import Capture
+from .inputs import Forward
+from .native import InputError, _core
+from .reference import Caches, Reference
+
+FORMAT_VERSION = 1
+# From best to worst; a run takes the worst.
+VERDICTS = ("identical", "agrees", "rounding", "deviates", "dtype", "shape", "missing", "non_finite")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `lockstep verify --json` writes, as `data`; and what follows from it."""
+
+    data: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of provenance and lockstep."""
+        return str(self.data["verdict"])
+
+    @property
+    def exit_code(self) -> int:
+        """0 passes, 1 does not, 2 could not judge."""
+        return int(self.data["exit_code"])
+
+    @property
+    def passes(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The first bad point, or None."""
+        return self.data["first"]
+
+    @property
+    def legs(self) -> dict[str, Any]:
+        return self.data["legs"]
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """Every point of every input, in execution order."""
+        return self.data["points"]
+
+    def __bool__(self) -> bool:
+        return self.passes
+
+
+def verify(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    dtype: str = "float32",
+    attn: str = "sdpa",
+    points: str = "sublayer",
+    prompt: str | None = None,
+    ids: str | Sequence[int] | None = None,
+    inputs_file: str | os.PathLike[str] | None = None,
+    forwards: list[dict[str, Any]] | None = None,
+    atol: float = 1e-5,
+    rtol: float = 0.0,
+    bitwise: bool = False,
+    mirror: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    revision: str | None = None,
+    patch: Callable[[Any], Any] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Judge the mirror against Hugging Face on one checkpoint.
+
+    model: a folder, a hub id, or None for the embedded checkpoint. At most one of prompt, ids, inputs_file and forwards
+    (the `forwards` list of the trace format) replaces the default inputs. mirror: another folder whose weights the
+    mirror gets. patch: called with the loaded HF model before it is judged; it changes it or returns another.
+    raises LoadError for what cannot be loaded and InputError for what cannot be run.
+    """
+    say = progress or (lambda _: None)
+    _check_options(dtype, attn, points, atol, rtol, threads)
+    if sum(x is not None for x in (prompt, ids, inputs_file, forwards)) > 1:
+        raise InputError("expected at most one of --prompt, --ids and --inputs")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    try:
+        run = _Run(dtype, attn, points, _core_gate(atol, rtol, bitwise), say)
+        run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
+        run.choose_inputs(prompt, ids, inputs_file, forwards)
+        run.provenance()
+        run.preflight()
+        run.lockstep()
+        return run.report()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _core_gate(atol: float, rtol: float, bitwise: bool) -> dict[str, Any]:
+    return {"atol": atol, "rtol": rtol, "bitwise": bitwise}
+
+
+def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, threads: int | None) -> None:
+    for option, value, known in (
+        ("--dtype", dtype, ("float32", "bfloat16", "float16")),
+        ("--attn", attn, ("sdpa", "eager")),
+        ("--points", points, ("layer", "sublayer", "all")),
+    ):
+        if value not in known:
+            raise InputError(f"{option} {value!r}: expected one of {', '.join(known)}")
+    for option, number in (("--atol", atol), ("--rtol", rtol)):
+        if not 0 <= number < float("inf"):
+            raise InputError(f"{option} {number}: expected a number from 0 up")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise InputError(f"--threads {threads}: expected 1 to 1024")
+
+
+class _Run:
+    """One verification in progress, leg by leg."""
+
+    def __init__(self, dtype: str, attn: str, points: str, gate: dict[str, Any], say: Progress) -> None:
+        self.dtype, self.attn, self.level, self.gate, self.say = dtype, attn, points, gate, say
+        self.seconds: dict[str, float] = {}
+        self.started = time.perf_counter()
+        self.points: list[dict[str, Any]] = []
+        self.logits: list[dict[str, Any]] = []
+        self.fired: list[dict[str, Any]] = []
+
+    def _phase(self, name: str) -> _Phase:
+        return _Phase(self.seconds, name)
+
+    def load(self, folder: Path, mirror_folder: Path | None, patch: Callable[[Any], Any] | None) -> None:
+        self.folder = folder
+        with self._phase("load"):
+            self.say(f"opening {folder}")
+            self.source = _core.Mirror.open(str(folder))
+            self.mirror = self.source if mirror_folder is None else _core.Mirror.open(str(mirror_folder))
+            self.about = self.source.describe()
+        with self._phase("digest"):
+            self.digest = self.source.digest()
+        with self._phase("reference_load"):
+            self.say(f"loading {self.about['hf_class']} in {self.dtype}")
+            self.reference = Reference.load(folder, self.about["hf_class"], self.dtype, self.attn, patch)
+
+    def choose_inputs(
+        self,
+        prompt: str | None,
+        ids: str | Sequence[int] | None,
+        inputs_file: str | os.PathLike[str] | None,
+        forwards: list[dict[str, Any]] | None,
+    ) -> None:
+        if prompt is not None:
+            self.forwards = inputs.from_prompt(self.folder, prompt)
+        elif ids is not None:
+            self.forwards = inputs.from_ids(ids if isinstance(ids, str) else ",".join(map(str, ids)))
+        elif inputs_file is not None:
+            self.forwards = inputs.from_file(inputs_file)
+        elif forwards is not None:
+            self.forwards = inputs.from_json(forwards)
+        else:
+            self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
+        self.past = inputs.check_all(self.mirror, self.forwards)
+
+    def provenance(self) -> None:
+        with self._phase("provenance"):
+            self.say("provenance: every parameter against the file")
+            leg = _core.Provenance(self.source, self.mirror, self.dtype)
+            leg.compare_files()
+            for name, parameter in self.reference.model.named_parameters(remove_duplicate=False):
+                leg.reference_parameter(name, parameter.detach().cpu())
+            inv_freq = self.reference.inv_freq()
+            if inv_freq is not None:
+                leg.reference_inv_freq(inv_freq.cpu())
+            self.provenance_leg = leg.finish()
+
+    def preflight(self) -> None:
+        with self._phase("preflight"):
+            self.say("preflight: the reference's own invariants")
+            preflight.run(self.reference, self.mirror, self.forwards, self.level)
+
+    def lockstep(self) -> None:
+        """Every forward on both sides, layer by layer in step; each point is compared and freed as it comes."""
+        reference_caches = Caches(self.forwards, self.reference.new_cache)
+        mirror_caches = Caches(self.forwards, self.mirror.new_cache, lambda cache: cache.copy())
+        coverage = _core.Coverage(self.mirror)
+        varies = _Varies()
+        mirror_seconds = 0.0
+        with self._phase("lockstep"), Capture(self.reference.model, self.reference.modeling, self.level) as capture:
+            for i, f in enumerate(self.forwards, start=1):
+                self.say(f"lockstep: {f.name} ({i} of {len(self.forwards)})")
+                coverage.add(f.ids, f.positions, f.mask, self.past[f.name], reference_caches.uses_cache(f))
+                cache, mirror_cache = reference_caches.take(f), mirror_caches.take(f)
+                step = _core.LockstepForward(
+                    self.mirror, self.reference.variant, self.attn, self.level, **self.gate,
+                    name=f.name, ids=f.ids, positions=f.positions, mask=f.mask, cache=mirror_cache,
+                )  # fmt: skip
+                capture.cache, capture.sink = cache, _Sink(step)
+                logits = self.reference.forward(f, cache)
+                step.returned_logits(logits)
+                varies.add(logits)
+                del logits
+                capture.sink = None
+                result = step.finish()
+                mirror_seconds += step.mirror_seconds
+                reference_caches.leave(f, cache)
+                mirror_caches.leave(f, mirror_cache)
+                self.points += result["points"]
+                self.fired += [{**fired, "input": f.name} for fired in result["fired"]]
+                if result["logits"]:
+                    self.logits.append(result["logits"])
+        self.seconds["mirror_forward"] = mirror_seconds
+        self.coverage_leg = coverage.finish()
+        if self.coverage_leg["rows"]["distinct_ids"] > 1:
+            self.reference.check("discriminating", varies.found, found=None if varies.found else "the reference's logits never vary")
+
+    def report(self) -> Report:
+        lockstep_verdict = max((p["verdict"] for p in self.points), key=VERDICTS.index, default="missing")
+        provenance_verdict = self.provenance_leg["verdict"]
+        worst = max(lockstep_verdict, provenance_verdict, key=VERDICTS.index)
+        limit = VERDICTS.index("identical" if self.gate["bitwise"] else "agrees")
+        bad = [p for p in self.points if VERDICTS.index(p["verdict"]) > limit]
+        failed = self.reference.pedigree["failed"]
+        if worst == "non_finite":
+            exit_code = 1
+        elif failed:
+            exit_code = 2
+        else:
+            exit_code = int(bool(bad) or provenance_verdict != "identical")
+        self.seconds["total"] = time.perf_counter() - self.started
+        about = self.about
+        return Report(
+            {
+                "format_version": FORMAT_VERSION,
+                "command": "verify",
+                "verdict": worst,
+                "model": {
+                    "family": about["family"],
+                    "layer_types": about["layer_types"],
+                    "digest": self.digest,
+                    **{k: about[k] for k in ("parameters", "dtypes", "ignored", "tied", "notes", "vocab")},
+                },
+                "pedigree": self.reference.pedigree,
+                "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+                "exit_code": exit_code,
+                "options": {"dtype": self.dtype, "attn": self.attn, "points": self.level, **self.gate},
+                "legs": {
+                    "provenance": self.provenance_leg,
+                    "lockstep": {
+                        "verdict": lockstep_verdict,
+                        "points": len(self.points),
+                        "identical": sum(p["verdict"] == "identical" for p in self.points),
+                        "fired": self.fired,
+                    },
+                    "coverage": self.coverage_leg,
+                },
+                "first": bad[0] if bad else None,
+                "points": self.points,
+                "logits": self.logits,
+            }
+        )
+
+
+class _Phase:
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self.seconds, self.name = seconds, name
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = time.perf_counter() - self.start
+
+
+class _Sink:
+    """Hands the reference's captures to the mirror's forward, and lets it take each step as the reference has."""
+
+    def __init__(self, step: _core.LockstepForward) -> None:
+        self.step = step
+        self.done = -1
+
+    def capture(self, point: str, value: torch.Tensor) -> None:
+        # A layer's output and the logits are compared before this hook returns: nothing can change them meanwhile.
+        at_once = point == "lm_head.output" or (point.startswith("model.layers.") and point.count(".") == 3)
+        self.step.reference(point, value.detach().cpu(), not at_once)
+
+    def layer_done(self, index: int) -> None:
+        if index == self.done + 1:  # a layer that runs again, or out of order, is not a step
+            self.done = index
+            self.step.advance(index)
+
+    def head_done(self) -> None:
+        self.step.complete()
+
+
+class _Varies:
+    """Do the reference's logits vary over all positions of all inputs? One that never moves can judge nobody."""
+
+    def __init__(self) -> None:
+        self.row: torch.Tensor | None = None
+        self.found = False
+
+    def add(self, logits: torch.Tensor) -> None:
+        if self.found:
+            return
+        if self.row is None:
+            self.row = logits[0, 0].clone()
+        for row in logits.flatten(0, -2):
+            if not _core.same_bits(row.contiguous(), self.row):
+                self.found = True
+                return
