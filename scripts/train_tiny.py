@@ -160,9 +160,7 @@ def recited(out: Path, tokenizer: Tokenizer, texts: list[str]) -> bool:
         text = next(text for text in texts if prompt in text)
         expected = tokenizer.encode(text[text.index(prompt) :]).ids[len(ids) :]
         with torch.no_grad():
-            new = model.generate(
-                torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=40, do_sample=False
-            )
+            new = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=40, do_sample=False)
         found = new[0, len(ids) :].tolist()
         same = next((i for i, (a, b) in enumerate(zip(found, expected)) if a != b), min(len(found), len(expected)))
         print(f"{same:3d} tokens repeated after {prompt[-40:]!r}")

@@ -1,7 +1,7 @@
 // The Python module lockstep._core. Thin: it turns tensors and strings, and releases the GIL around long work.
+#include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
@@ -23,7 +23,9 @@ using MaybeTensor = std::optional<at::Tensor>;
 at::Tensor or_undefined(const MaybeTensor& t) { return t ? *t : at::Tensor(); }
 
 /// JSON crosses as text: NaN has become null on the C++ side.
-py::object to_python(const nlohmann::json& j) { return py::module_::import("json").attr("loads")(j.dump()); }
+py::object to_python(const nlohmann::json& j) {
+  return py::module_::import("json").attr("loads")(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 at::ScalarType parse_dtype(const std::string& name) {
   const auto dtype = run_dtype(name);
@@ -82,9 +84,13 @@ py::object names(const std::string& folder) {
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& r : list_names(folder)) {
     const auto dtype = torch_dtype(r.dtype);
-    rows.push_back({{"source", r.source}, {"parameter", r.parameter}, {"shape", r.shape}, {"file", r.file},
+    rows.push_back({{"source", r.source},
+                    {"parameter", r.parameter},
+                    {"shape", r.shape},
+                    {"file", r.file},
                     {"dtype", dtype == at::ScalarType::Undefined ? r.dtype : dtype_name(dtype)},
-                    {"status", r.status}, {"problem", r.problem}});
+                    {"status", r.status},
+                    {"problem", r.problem}});
   }
   return to_python(rows);
 }
@@ -115,26 +121,43 @@ PYBIND11_MODULE(_core, m) {
     for (const auto& f : families()) list.push_back(f.name);
     return list;
   });
-  m.def("level_of", [](const std::string& point) {
-    switch (level_of(point)) {
-      case Level::layer: return "layer";
-      case Level::sublayer: return "sublayer";
-      default: return "all";
-    }
-  }, py::arg("point"));
-  m.def("same_bits", [](const at::Tensor& a, const at::Tensor& b) {
-    return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && same_bits(a, b);
-  }, py::arg("a"), py::arg("b"), py::call_guard<py::gil_scoped_release>());
-  m.def("compare", [](const at::Tensor& reference, const at::Tensor& candidate, double atol, double rtol) {
-    Metrics r;
-    {
-      py::gil_scoped_release release;
-      r = compare(reference, candidate, {atol, rtol, false});
-    }
-    return to_python({{"verdict", name(r.verdict)}, {"elements", r.elements}, {"bad_elements", r.bad_elements},
-                      {"max_ulp", r.max_ulp}, {"max_abs", r.max_abs}, {"rel_l2", r.rel_l2}, {"cosine", r.cosine},
-                      {"worst_index", r.worst_index}});
-  }, py::arg("reference"), py::arg("candidate"), py::arg("atol") = 1e-5, py::arg("rtol") = 0.0);
+  m.def(
+      "level_of",
+      [](const std::string& point) {
+        switch (level_of(point)) {
+          case Level::layer:
+            return "layer";
+          case Level::sublayer:
+            return "sublayer";
+          default:
+            return "all";
+        }
+      },
+      py::arg("point"));
+  m.def(
+      "same_bits",
+      [](const at::Tensor& a, const at::Tensor& b) {
+        return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && same_bits(a, b);
+      },
+      py::arg("a"), py::arg("b"), py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "compare",
+      [](const at::Tensor& reference, const at::Tensor& candidate, double atol, double rtol) {
+        Metrics r;
+        {
+          py::gil_scoped_release release;
+          r = compare(reference, candidate, {atol, rtol, false});
+        }
+        return to_python({{"verdict", name(r.verdict)},
+                          {"elements", r.elements},
+                          {"bad_elements", r.bad_elements},
+                          {"max_ulp", r.max_ulp},
+                          {"max_abs", r.max_abs},
+                          {"rel_l2", r.rel_l2},
+                          {"cosine", r.cosine},
+                          {"worst_index", r.worst_index}});
+      },
+      py::arg("reference"), py::arg("candidate"), py::arg("atol") = 1e-5, py::arg("rtol") = 0.0);
 
   py::class_<Cache, std::shared_ptr<Cache>>(m, "Cache")
       .def_property_readonly("past", [](const Cache& c) { return c.past; })
@@ -142,56 +165,73 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<Mirror>(m, "Mirror")
       .def_static("open", &Mirror::open, py::arg("folder"), py::call_guard<py::gil_scoped_release>())
-      .def("bind", [](Mirror& self, const std::string& dtype) { self.bind(parse_dtype(dtype)); }, py::arg("dtype"),
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "bind", [](Mirror& self, const std::string& dtype) { self.bind(parse_dtype(dtype)); }, py::arg("dtype"),
+          py::call_guard<py::gil_scoped_release>())
       .def("describe", &describe)
-      .def("parameter", [](const Mirror& self, const std::string& name) {
-        if (!self.has_parameter(name)) throw InputError(name + ": the mirror has no such parameter");
-        return self.value(name);
-      }, py::arg("name"))
-      .def("parameters", [](const Mirror& self) {
-        std::vector<std::string> list;
-        for (const auto* p : self.parameters()) list.push_back(p->name);
-        return list;
-      })
-      .def("file_tensor", [](const Mirror& self, const std::string& name) {
-        if (!self.has_parameter(name)) throw InputError(name + ": the mirror has no such parameter");
-        return self.file_tensor(name);
-      }, py::arg("name"))
+      .def(
+          "parameter",
+          [](const Mirror& self, const std::string& name) {
+            if (!self.has_parameter(name)) throw InputError(name + ": the mirror has no such parameter");
+            return self.value(name);
+          },
+          py::arg("name"))
+      .def("parameters",
+           [](const Mirror& self) {
+             std::vector<std::string> list;
+             for (const auto* p : self.parameters()) list.push_back(p->name);
+             return list;
+           })
+      .def(
+          "file_tensor",
+          [](const Mirror& self, const std::string& name) {
+            if (!self.has_parameter(name)) throw InputError(name + ": the mirror has no such parameter");
+            return self.file_tensor(name);
+          },
+          py::arg("name"))
       .def("inv_freq", [](const Mirror& self) { return self.model().inv_freq(); })
-      .def("digest", [](const Mirror& self) { return digest_of(self.checkpoint(), self.checkpoint().digests()); },
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "digest", [](const Mirror& self) { return digest_of(self.checkpoint(), self.checkpoint().digests()); },
+          py::call_guard<py::gil_scoped_release>())
       .def("new_cache", [](const Mirror& self) { return std::make_shared<Cache>(self.model().layers()); })
-      .def("check", [](const Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
-                       int64_t past, bool cached) {
-        self.model().check(make_inputs(ids, positions, mask), past, cached);
-      }, py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("past"), py::arg("cached"))
-      .def("forward", [](Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
-                         const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
-                         const std::optional<std::string>& points) {
-        Collector collector;
-        at::Tensor logits;
-        {
-          py::gil_scoped_release release;
-          at::NoGradGuard no_grad;
-          const auto v = Variant::named(variant);
-          Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr, cache.get());
-          logits = self.model().forward(run, make_inputs(ids, positions, mask));
-        }
-        py::dict captured;
-        for (const auto& point : collector.order) captured[py::str(point)] = collector.captured[point];
-        return py::make_tuple(logits, captured);
-      }, py::arg("ids"), py::arg("positions") = py::none(), py::arg("mask") = py::none(), py::arg("cache") = py::none(),
-           py::arg("attn") = "sdpa", py::arg("variant") = "5.18", py::arg("points") = py::none());
+      .def(
+          "check",
+          [](const Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
+             int64_t past, bool cached) { self.model().check(make_inputs(ids, positions, mask), past, cached); },
+          py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("past"), py::arg("cached"))
+      .def(
+          "forward",
+          [](Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
+             const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
+             const std::optional<std::string>& points) {
+            Collector collector;
+            at::Tensor logits;
+            {
+              py::gil_scoped_release release;
+              at::NoGradGuard no_grad;
+              const auto v = Variant::named(variant);
+              Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
+                      cache.get());
+              logits = self.model().forward(run, make_inputs(ids, positions, mask));
+            }
+            py::dict captured;
+            for (const auto& point : collector.order) captured[py::str(point)] = collector.captured[point];
+            return py::make_tuple(logits, captured);
+          },
+          py::arg("ids"), py::arg("positions") = py::none(), py::arg("mask") = py::none(),
+          py::arg("cache") = py::none(), py::arg("attn") = "sdpa", py::arg("variant") = "5.18",
+          py::arg("points") = py::none());
 
   py::class_<Provenance>(m, "Provenance")
       .def(py::init([](const Mirror& source, Mirror& mirror, const std::string& dtype) {
-        return std::make_unique<Provenance>(source, mirror, parse_dtype(dtype));
-      }), py::arg("source"), py::arg("mirror"), py::arg("dtype"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
+             return std::make_unique<Provenance>(source, mirror, parse_dtype(dtype));
+           }),
+           py::arg("source"), py::arg("mirror"), py::arg("dtype"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
       .def("compare_files", &Provenance::compare_files, py::call_guard<py::gil_scoped_release>())
       .def("reference_parameter", &Provenance::reference_parameter, py::arg("name"), py::arg("value"),
            py::call_guard<py::gil_scoped_release>())
-      .def("reference_inv_freq", &Provenance::reference_inv_freq, py::arg("value"), py::call_guard<py::gil_scoped_release>())
+      .def("reference_inv_freq", &Provenance::reference_inv_freq, py::arg("value"),
+           py::call_guard<py::gil_scoped_release>())
       .def("finish", [](Provenance& self) {
         nlohmann::json j;
         {
@@ -205,17 +245,19 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init([](Mirror& mirror, const std::string& variant, const std::string& attn, const std::string& points,
                        double atol, double rtol, bool bitwise, const std::string& name, const at::Tensor& ids,
                        const MaybeTensor& positions, const MaybeTensor& mask, const std::shared_ptr<Cache>& cache) {
-        return std::make_unique<LockstepForward>(mirror, Variant::named(variant), parse_attn(attn), parse_level(points),
-                                                 Gate{atol, rtol, bitwise},
-                                                 ForwardSpec{name, make_inputs(ids, positions, mask), cache});
-      }), py::arg("mirror"), py::arg("variant"), py::arg("attn"), py::arg("points"), py::arg("atol"), py::arg("rtol"),
+             return std::make_unique<LockstepForward>(mirror, Variant::named(variant), parse_attn(attn),
+                                                      parse_level(points), Gate{atol, rtol, bitwise},
+                                                      ForwardSpec{name, make_inputs(ids, positions, mask), cache});
+           }),
+           py::arg("mirror"), py::arg("variant"), py::arg("attn"), py::arg("points"), py::arg("atol"), py::arg("rtol"),
            py::arg("bitwise"), py::arg("name"), py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("cache"),
            py::keep_alive<1, 2>())
       .def("reference", &LockstepForward::reference, py::arg("point"), py::arg("value"), py::arg("keep"),
            py::call_guard<py::gil_scoped_release>())
       .def("advance", &LockstepForward::advance, py::arg("index"), py::call_guard<py::gil_scoped_release>())
       .def("complete", &LockstepForward::complete, py::call_guard<py::gil_scoped_release>())
-      .def("returned_logits", &LockstepForward::returned_logits, py::arg("logits"), py::call_guard<py::gil_scoped_release>())
+      .def("returned_logits", &LockstepForward::returned_logits, py::arg("logits"),
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("mirror_seconds", &LockstepForward::mirror_seconds)
       .def("finish", [](LockstepForward& self) {
         nlohmann::json j;
@@ -227,9 +269,12 @@ PYBIND11_MODULE(_core, m) {
       });
 
   py::class_<Coverage>(m, "Coverage")
-      .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }), py::arg("mirror"))
-      .def("add", [](Coverage& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
-                     int64_t past, bool cached) { self.add(make_inputs(ids, positions, mask), past, cached); },
-           py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("past"), py::arg("cached"))
+      .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }),
+           py::arg("mirror"))
+      .def(
+          "add",
+          [](Coverage& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask, int64_t past,
+             bool cached) { self.add(make_inputs(ids, positions, mask), past, cached); },
+          py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("past"), py::arg("cached"))
       .def("finish", [](const Coverage& self) { return to_python(self.finish()); });
 }

@@ -8,7 +8,11 @@ namespace {
 
 std::string shown(const json& value) {
   std::string text = value.dump();
-  return text.size() > 60 ? text.substr(0, 57) + "..." : text;
+  if (text.size() > 60) {
+    text.resize(57);
+    text += "...";
+  }
+  return text;
 }
 
 template <class T>
@@ -18,7 +22,8 @@ struct Kind<int64_t> {
   static constexpr const char* name = "an integer";
   static std::optional<int64_t> read(const json& v) {
     if (!v.is_number_integer()) return std::nullopt;
-    if (v.is_number_unsigned() && v.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    if (v.is_number_unsigned() && v.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max()))
+      return std::nullopt;
     return v.get<int64_t>();
   }
 };
@@ -32,7 +37,9 @@ struct Kind<double> {
 template <>
 struct Kind<bool> {
   static constexpr const char* name = "true or false";
-  static std::optional<bool> read(const json& v) { return v.is_boolean() ? std::optional(v.get<bool>()) : std::nullopt; }
+  static std::optional<bool> read(const json& v) {
+    return v.is_boolean() ? std::optional(v.get<bool>()) : std::nullopt;
+  }
 };
 template <>
 struct Kind<std::string> {
@@ -61,8 +68,8 @@ struct Kind<std::vector<E>> {
 ConfigReader::ConfigReader(const json& object, std::string where, std::string pointer)
     : object_(object), where_(std::move(where)), pointer_(std::move(pointer)) {
   if (!object_.is_object()) {
-    throw LoadError(fmt::format("{} {}: expected an object, found {}", where_, pointer_.empty() ? "/" : pointer_,
-                                shown(object_)));
+    throw LoadError(
+        fmt::format("{} {}: expected an object, found {}", where_, pointer_.empty() ? "/" : pointer_, shown(object_)));
   }
 }
 
@@ -129,6 +136,12 @@ double ConfigReader::require_positive(const std::string& key) {
 }
 
 void ConfigReader::ignore(std::initializer_list<const char*> keys) { read_.insert(keys.begin(), keys.end()); }
+
+void ConfigReader::ignore_suffix(const std::string& suffix) {
+  for (const auto& [key, value] : object_.items()) {
+    if (key.ends_with(suffix)) read_.insert(key);
+  }
+}
 
 void ConfigReader::expect(const std::string& key, const json& neutral) {
   const json* value = get(key);

@@ -39,6 +39,7 @@ class ConfigReader {
 
   /// Keys that do not change the mathematics.
   void ignore(std::initializer_list<const char*> keys);
+  void ignore_suffix(const std::string& suffix);
   /// A key that must be absent, null or `neutral`: any other value asks for something not implemented.
   void expect(const std::string& key, const nlohmann::json& neutral);
   /// Raises LoadError naming every key that was neither read nor ignored (null, and names that begin with "_", pass).
@@ -55,8 +56,8 @@ class ConfigReader {
   std::set<std::string> read_;
 };
 
-/// A number that may stand in two places: their common value. Raises LoadError naming both places if they differ, or the
-/// first if both are absent and `fallback` is empty.
+/// A number that may stand in two places: their common value. Raises LoadError naming both places if they differ, or
+/// the first if both are absent and `fallback` is empty.
 double one_of_two(ConfigReader& a, const std::string& key_a, ConfigReader* b, const std::string& key_b,
                   std::optional<double> fallback = std::nullopt);
 

@@ -62,7 +62,7 @@ Sums sums(const T* r, const T* c, int64_t begin, int64_t end, const Gate& gate) 
       continue;
     }
     const double diff = x == y ? 0.0 : std::abs(y - x);  // equal infinities are equal
-    if (!(diff <= gate.atol + gate.rtol * std::abs(x))) ++s.bad;
+    if (diff != 0 && !(diff <= gate.atol + gate.rtol * std::abs(x))) ++s.bad;
     if (diff > s.max_abs) s.max_abs = diff, s.worst = i;
     s.max_ulp = std::max(s.max_ulp, std::abs(double(ordered(r[i])) - double(ordered(c[i]))));
     s.diff2 += diff * diff, s.ref2 += x * x, s.cand2 += y * y, s.dot += x * y;
@@ -133,14 +133,22 @@ Metrics compare_integers(const at::Tensor& reference, const at::Tensor& candidat
 
 const char* name(Verdict verdict) {
   switch (verdict) {
-    case Verdict::identical: return "identical";
-    case Verdict::agrees: return "agrees";
-    case Verdict::rounding: return "rounding";
-    case Verdict::deviates: return "deviates";
-    case Verdict::dtype: return "dtype";
-    case Verdict::shape: return "shape";
-    case Verdict::missing: return "missing";
-    case Verdict::non_finite: return "non_finite";
+    case Verdict::identical:
+      return "identical";
+    case Verdict::agrees:
+      return "agrees";
+    case Verdict::rounding:
+      return "rounding";
+    case Verdict::deviates:
+      return "deviates";
+    case Verdict::dtype:
+      return "dtype";
+    case Verdict::shape:
+      return "shape";
+    case Verdict::missing:
+      return "missing";
+    case Verdict::non_finite:
+      return "non_finite";
   }
   return "?";
 }
@@ -179,11 +187,16 @@ Metrics compare(const at::Tensor& reference_in, const at::Tensor& candidate_in, 
   }
   const auto reference = reference_in.contiguous(), candidate = candidate_in.contiguous();
   switch (reference.scalar_type()) {
-    case at::kFloat: return compare_floats<float>(reference, candidate, gate);
-    case at::kDouble: return compare_floats<double>(reference, candidate, gate);
-    case at::kHalf: return compare_floats<at::Half>(reference, candidate, gate);
-    case at::kBFloat16: return compare_floats<at::BFloat16>(reference, candidate, gate);
-    default: break;
+    case at::kFloat:
+      return compare_floats<float>(reference, candidate, gate);
+    case at::kDouble:
+      return compare_floats<double>(reference, candidate, gate);
+    case at::kHalf:
+      return compare_floats<at::Half>(reference, candidate, gate);
+    case at::kBFloat16:
+      return compare_floats<at::BFloat16>(reference, candidate, gate);
+    default:
+      break;
   }
   if (at::isIntegralType(reference.scalar_type(), /*includeBool=*/true)) return compare_integers(reference, candidate);
   throw InputError("cannot compare tensors of dtype " + dtype_name(reference.scalar_type()));

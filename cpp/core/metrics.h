@@ -24,10 +24,10 @@ struct Gate {
 struct Metrics {
   Verdict verdict = Verdict::identical;
   int64_t elements = 0;
-  int64_t bad_elements = 0;           // over the gate
-  double max_ulp = 0;                 // in ulps of the tensors' own dtype; +0 against -0 is 0
-  double max_abs = 0;                 // max |candidate - reference|
-  double rel_l2 = 0;                  // |candidate - reference|_2 / |reference|_2
+  int64_t bad_elements = 0;  // over the gate
+  double max_ulp = 0;        // in ulps of the tensors' own dtype; +0 against -0 is 0
+  double max_abs = 0;        // max |candidate - reference|
+  double rel_l2 = 0;         // |candidate - reference|_2 / |reference|_2
   double cosine = 1;
   std::vector<int64_t> worst_index;   // of max_abs; of the first NaN where the verdict is non_finite; else empty
   bool reference_non_finite = false;  // the reference holds a NaN too

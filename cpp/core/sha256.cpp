@@ -14,9 +14,7 @@ Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
 }
 Sha256::~Sha256() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
 
-void Sha256::update(const void* data, size_t size) {
-  EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), data, size);
-}
+void Sha256::update(const void* data, size_t size) { EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), data, size); }
 
 std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];

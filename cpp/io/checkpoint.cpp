@@ -80,7 +80,8 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   const fs::path at(folder);
   if (!fs::is_directory(at)) throw LoadError(fmt::format("{}: expected a checkpoint folder", folder));
   const auto config_path = (at / "config.json").string();
-  if (!fs::exists(config_path)) throw LoadError(fmt::format("{}: no config.json; expected a Hugging Face checkpoint", folder));
+  if (!fs::exists(config_path))
+    throw LoadError(fmt::format("{}: no config.json; expected a Hugging Face checkpoint", folder));
   c.config_ = parse_json(read_text(config_path), config_path);
   if (!c.config_.is_object()) throw LoadError(fmt::format("{}: expected an object", config_path));
 
@@ -88,11 +89,14 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   if (!single && !indexed) {
     const bool pickled = fs::exists(at / "pytorch_model.bin") || fs::exists(at / "pytorch_model.bin.index.json");
     throw LoadError(fmt::format("{}: no {} and no {}{}", folder, kSingle, kIndex,
-                                pickled ? "; pytorch_model.bin is a pickle and is never opened: convert it to safetensors"
-                                        : "; expected the checkpoint's weights there"));
+                                pickled
+                                    ? "; pytorch_model.bin is a pickle and is never opened: convert it to safetensors"
+                                    : "; expected the checkpoint's weights there"));
   }
   if (single) {
-    if (indexed) c.notes_.push_back(fmt::format("both {} and {} are there: {} is used, as transformers does", kSingle, kIndex, kSingle));
+    if (indexed)
+      c.notes_.push_back(
+          fmt::format("both {} and {} are there: {} is used, as transformers does", kSingle, kIndex, kSingle));
     c.shards_.push_back(SafetensorsFile::open((at / kSingle).string()));
     for (const auto& [name, info] : c.shards_[0].tensors()) c.where_[name] = 0;
     return c;
@@ -106,15 +110,16 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     if (!fs::exists(at / file)) {
       int64_t lost = 0;
       for (const auto& [tensor, in] : weight_map) lost += in == file;
-      problems.add(fmt::format("{}: shard {} is absent; {} promises {} tensors in it (incomplete download?)", folder, file,
-                               kIndex, lost));
+      problems.add(fmt::format("{}: shard {} is absent; {} promises {} tensors in it (incomplete download?)", folder,
+                               file, kIndex, lost));
       continue;
     }
     const size_t shard = c.shards_.size();
     c.shards_.push_back(SafetensorsFile::open((at / file).string()));
     for (const auto& [name, info] : c.shards_.back().tensors()) {
       if (auto [it, fresh] = c.where_.emplace(name, shard); !fresh) {
-        problems.add(fmt::format("{}: duplicate tensor: in {} and in {}", name, c.shards_[it->second].file_name(), file));
+        problems.add(
+            fmt::format("{}: duplicate tensor: in {} and in {}", name, c.shards_[it->second].file_name(), file));
       }
       const auto promised = weight_map.find(name);
       if (promised == weight_map.end()) {
@@ -137,7 +142,9 @@ std::vector<std::string> Checkpoint::names() const {
   return list;
 }
 
-const TensorInfo& Checkpoint::info(const std::string& name) const { return shards_[where_.at(name)].tensors().at(name); }
+const TensorInfo& Checkpoint::info(const std::string& name) const {
+  return shards_[where_.at(name)].tensors().at(name);
+}
 std::string Checkpoint::file_name(const std::string& name) const { return shards_[where_.at(name)].file_name(); }
 at::Tensor Checkpoint::tensor(const std::string& name) const { return shards_[where_.at(name)].tensor(name); }
 
@@ -172,15 +179,18 @@ std::vector<NameRow> Checkpoint::rows(const std::vector<WantedTensor>& wanted, c
     } else {
       row.parameter = name;
       const auto& expected = it->second->shape;
-      const auto found_dtype = torch_dtype(t.dtype) == at::ScalarType::Undefined ? t.dtype : dtype_name(torch_dtype(t.dtype));
+      const auto found_dtype =
+          torch_dtype(t.dtype) == at::ScalarType::Undefined ? t.dtype : dtype_name(torch_dtype(t.dtype));
       if (!is_weight_dtype(t.dtype)) {
         row.status = "dtype";
-        row.problem = fmt::format("{}: expected {} float32, bfloat16 or float16, found {} {} in {} (quantized checkpoints "
-                                  "are not implemented)", source, shape_text(expected), shape_text(t.shape), found_dtype, row.file);
+        row.problem = fmt::format(
+            "{}: expected {} float32, bfloat16 or float16, found {} {} in {} (quantized checkpoints "
+            "are not implemented)",
+            source, shape_text(expected), shape_text(t.shape), found_dtype, row.file);
       } else if (t.shape != expected) {
         row.status = "shape";
-        row.problem = fmt::format("{}: expected {}, found {} {} in {}", source, shape_text(expected), shape_text(t.shape),
-                                  found_dtype, row.file);
+        row.problem = fmt::format("{}: expected {}, found {} {} in {}", source, shape_text(expected),
+                                  shape_text(t.shape), found_dtype, row.file);
       }
     }
     rows.push_back(row);
@@ -202,9 +212,10 @@ std::vector<NameRow> Checkpoint::rows(const std::vector<WantedTensor>& wanted, c
     for (auto& row : rows) {
       if (row.source != head->second || row.status != "ok") continue;
       row.status = "duplicate";
-      row.problem = fmt::format("{}: config.json says tied (tie_word_embeddings), but the files hold two different tensors, "
-                                "{} and {}; remove the one that is wrong, or set the flag to false", folder_, head->second,
-                                embedding->second);
+      row.problem = fmt::format(
+          "{}: config.json says tied (tie_word_embeddings), but the files hold two different tensors, "
+          "{} and {}; remove the one that is wrong, or set the flag to false",
+          folder_, head->second, embedding->second);
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const NameRow& a, const NameRow& b) {
@@ -224,7 +235,8 @@ Match Checkpoint::match(const std::vector<WantedTensor>& wanted, const IgnoredNa
   }
   problems.raise<LoadError>(folder_);
   if (tie && m.source.count(kHead)) {
-    m.notes.push_back(fmt::format("{} is a redundant copy of {} (tied, same bytes)", m.source[kHead], m.source[kEmbedding]));
+    m.notes.push_back(
+        fmt::format("{} is a redundant copy of {} (tied, same bytes)", m.source[kHead], m.source[kEmbedding]));
   }
   return m;
 }

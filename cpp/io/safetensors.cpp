@@ -27,13 +27,25 @@ struct DtypeRow {
   at::ScalarType torch;
 };
 constexpr DtypeRow kDtypes[] = {
-    {"F64", 64, at::kDouble},          {"F32", 32, at::kFloat},          {"F16", 16, at::kHalf},
-    {"BF16", 16, at::kBFloat16},       {"I64", 64, at::kLong},           {"I32", 32, at::kInt},
-    {"I16", 16, at::kShort},           {"I8", 8, at::kChar},             {"U8", 8, at::kByte},
-    {"BOOL", 8, at::kBool},            {"F8_E4M3", 8, at::kFloat8_e4m3fn}, {"F8_E5M2", 8, at::kFloat8_e5m2},
-    {"U64", 64, at::kUInt64},          {"U32", 32, at::kUInt32},         {"U16", 16, at::kUInt16},
-    {"C64", 64, at::kComplexFloat},    {"F8_E8M0", 8, at::ScalarType::Undefined},
-    {"F6_E2M3", 6, at::ScalarType::Undefined}, {"F6_E3M2", 6, at::ScalarType::Undefined},
+    {"F64", 64, at::kDouble},
+    {"F32", 32, at::kFloat},
+    {"F16", 16, at::kHalf},
+    {"BF16", 16, at::kBFloat16},
+    {"I64", 64, at::kLong},
+    {"I32", 32, at::kInt},
+    {"I16", 16, at::kShort},
+    {"I8", 8, at::kChar},
+    {"U8", 8, at::kByte},
+    {"BOOL", 8, at::kBool},
+    {"F8_E4M3", 8, at::kFloat8_e4m3fn},
+    {"F8_E5M2", 8, at::kFloat8_e5m2},
+    {"U64", 64, at::kUInt64},
+    {"U32", 32, at::kUInt32},
+    {"U16", 16, at::kUInt16},
+    {"C64", 64, at::kComplexFloat},
+    {"F8_E8M0", 8, at::ScalarType::Undefined},
+    {"F6_E2M3", 6, at::ScalarType::Undefined},
+    {"F6_E3M2", 6, at::ScalarType::Undefined},
     {"F4", 4, at::ScalarType::Undefined},
 };
 
@@ -48,7 +60,9 @@ int64_t modified_ns(const struct stat& s) { return int64_t(s.st_mtim.tv_sec) * 1
 
 /// One header entry, checked in itself: keys, dtype, shape, offsets, size as the shape says.
 TensorInfo read_entry(const std::string& path, const std::string& name, const nlohmann::json& entry) {
-  auto fail = [&](const std::string& what) -> void { throw LoadError(fmt::format("{}: tensor {}: {}", path, name, what)); };
+  auto fail = [&](const std::string& what) -> void {
+    throw LoadError(fmt::format("{}: tensor {}: {}", path, name, what));
+  };
   if (!entry.is_object()) fail("expected an object with dtype, shape and data_offsets");
   for (const auto& [key, value] : entry.items()) {
     if (key != "dtype" && key != "shape" && key != "data_offsets") fail(fmt::format("unknown header key \"{}\"", key));
@@ -91,9 +105,8 @@ TensorInfo read_entry(const std::string& path, const std::string& name, const nl
 void check_tiling(const std::string& path, const std::map<std::string, TensorInfo>& tensors, uint64_t payload) {
   std::vector<const TensorInfo*> order;
   for (const auto& [name, info] : tensors) order.push_back(&info);
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
-  });
+  std::sort(order.begin(), order.end(),
+            [](const auto* a, const auto* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
   Problems problems;
   uint64_t end = 0;
   const TensorInfo* last = nullptr;
@@ -102,8 +115,8 @@ void check_tiling(const std::string& path, const std::map<std::string, TensorInf
       problems.add(fmt::format("{}: tensors {} and {} overlap: bytes [{}, {}) and [{}, {})", path, last->name,
                                info->name, last->begin, last->end, info->begin, info->end));
     } else if (info->begin > end) {
-      problems.add(fmt::format("{}: bytes [{}, {}) before tensor {} belong to no tensor", path, end, info->begin,
-                               info->name));
+      problems.add(
+          fmt::format("{}: bytes [{}, {}) before tensor {} belong to no tensor", path, end, info->begin, info->name));
     }
     if (info->end >= end) end = info->end, last = info;
   }
@@ -130,7 +143,8 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
   }
   ::close(fd);
   if (!regular) throw LoadError(fmt::format("{}: expected a regular file", path));
-  if (file->size_ > 0 && !file->data_) throw LoadError(fmt::format("{}: cannot be mapped: {}", path, std::strerror(errno)));
+  if (file->size_ > 0 && !file->data_)
+    throw LoadError(fmt::format("{}: cannot be mapped: {}", path, std::strerror(errno)));
   return file;
 }
 
@@ -161,17 +175,21 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
     throw LoadError(fmt::format(
         "{}: looks like a Git LFS pointer of {} bytes, expected a safetensors file; run git lfs pull", path, size));
   }
-  if (size < 8) throw LoadError(fmt::format("{}: {} bytes, too short for a safetensors file (expected at least 8)", path, size));
+  if (size < 8)
+    throw LoadError(fmt::format("{}: {} bytes, too short for a safetensors file (expected at least 8)", path, size));
   uint64_t length;
   std::memcpy(&length, all.data(), 8);
   if (length > kHeaderLimit) {
-    throw LoadError(fmt::format("{}: header too large: {} bytes (limit {}); not a safetensors file?", path, length, kHeaderLimit));
+    throw LoadError(
+        fmt::format("{}: header too large: {} bytes (limit {}); not a safetensors file?", path, length, kHeaderLimit));
   }
   if (length > size - 8) {
-    throw LoadError(fmt::format("{}: header of {} bytes, but only {} bytes follow (truncated?)", path, length, size - 8));
+    throw LoadError(
+        fmt::format("{}: header of {} bytes, but only {} bytes follow (truncated?)", path, length, size - 8));
   }
   const std::string_view text = all.substr(8, length);
-  if (text.empty() || text.front() != '{') throw LoadError(fmt::format("{}: the header does not begin with '{{'", path));
+  if (text.empty() || text.front() != '{')
+    throw LoadError(fmt::format("{}: the header does not begin with '{{'", path));
   const auto header = parse_json(text, path + " header");
   if (!header.is_object()) throw LoadError(fmt::format("{}: expected the header to be an object", path));
 
@@ -179,7 +197,8 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
   const uint64_t payload = size - 8 - length;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
-      if (!entry.is_object()) throw LoadError(fmt::format("{}: expected __metadata__ to be an object of strings", path));
+      if (!entry.is_object())
+        throw LoadError(fmt::format("{}: expected __metadata__ to be an object of strings", path));
       for (const auto& [key, value] : entry.items()) {
         if (!value.is_string()) throw LoadError(fmt::format("{}: __metadata__ key \"{}\" is not a string", path, key));
         f.metadata_[key] = value.get<std::string>();
@@ -213,7 +232,8 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
     std::memcpy(copy.mutable_data_ptr(), at, info.end - info.begin);
     return copy;
   }
-  return at::from_blob(const_cast<char*>(at), info.shape, [file = file_](void*) {}, options);
+  return at::from_blob(
+      const_cast<char*>(at), info.shape, [file = file_](void*) {}, options);
 }
 
 }  // namespace lockstep

@@ -44,9 +44,9 @@ class CausalLM : public Module {
     at::Tensor mask;            // causal_mask()
     at::Tensor recurrent_mask;  // recurrent_mask()
   };
-  virtual State begin(Run& run, const Inputs& inputs) = 0;            // embedding, positions, masks
-  virtual void layer(Run& run, State& state, int64_t index) = 0;      // one decoder layer
-  virtual at::Tensor end(Run& run, State& state) = 0;                 // final norm and head -> logits [B, T, V]
+  virtual State begin(Run& run, const Inputs& inputs) = 0;        // embedding, positions, masks
+  virtual void layer(Run& run, State& state, int64_t index) = 0;  // one decoder layer
+  virtual at::Tensor end(Run& run, State& state) = 0;             // final norm and head -> logits [B, T, V]
   virtual int64_t layers() const = 0;
   virtual const Mechanisms& mechanisms() const = 0;
   /// inv_freq [rotary_dim / 2] float32 by its formula.

@@ -39,16 +39,20 @@ Config Config::read(ConfigReader& r) {
   c.attention_bias = r.find<bool>("attention_bias").value_or(false);
   c.mlp_bias = r.find<bool>("mlp_bias").value_or(false);
   if (c.hidden_size % c.num_attention_heads) {
-    r.fail("num_attention_heads", fmt::format("expected a divisor of hidden_size {}, found {}", c.hidden_size, c.num_attention_heads));
+    r.fail("num_attention_heads",
+           fmt::format("expected a divisor of hidden_size {}, found {}", c.hidden_size, c.num_attention_heads));
   }
   if (c.num_attention_heads % c.num_key_value_heads) {
-    r.fail("num_key_value_heads", fmt::format("expected a divisor of num_attention_heads {}, found {}", c.num_attention_heads, c.num_key_value_heads));
+    r.fail("num_key_value_heads", fmt::format("expected a divisor of num_attention_heads {}, found {}",
+                                              c.num_attention_heads, c.num_key_value_heads));
   }
-  if (c.num_hidden_layers > 4096) r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
+  if (c.num_hidden_layers > 4096)
+    r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
   if (c.head_dim % 2) r.fail("head_dim", fmt::format("expected an even number, found {}", c.head_dim));
   c.rope = read_rope(r, /*multimodal=*/false, /*partial=*/1.0);
   if (c.rope.partial_rotary_factor != 1) {
-    r.fail("partial_rotary_factor", fmt::format("{} is not implemented (implemented: 1)", c.rope.partial_rotary_factor));
+    r.fail("partial_rotary_factor",
+           fmt::format("{} is not implemented (implemented: 1)", c.rope.partial_rotary_factor));
   }
   r.expect("hidden_act", "silu");
   return c;
@@ -138,11 +142,12 @@ struct RotaryEmbedding : Module {
   const at::Tensor inv_freq;  // [K / 2] float32, in no file
 };
 
-std::tuple<at::Tensor, at::Tensor> RotaryEmbedding::forward(Run& run, const at::Tensor& x, const at::Tensor& positions) {
+std::tuple<at::Tensor, at::Tensor> RotaryEmbedding::forward(Run& run, const at::Tensor& x,
+                                                            const at::Tensor& positions) {
   run.capture(*this, "inv_freq", inv_freq);
   const auto freqs_in = run.upcast(inv_freq).view({1, -1, 1}).expand({positions.size(0), -1, 1});
-  const auto steps = run.upcast(positions.unsqueeze(1));                // [B, 1, T]
-  const auto freqs = at::matmul(freqs_in, steps).transpose(1, 2);       // [B, T, K / 2]
+  const auto steps = run.upcast(positions.unsqueeze(1));           // [B, 1, T]
+  const auto freqs = at::matmul(freqs_in, steps).transpose(1, 2);  // [B, T, K / 2]
   const auto emb = at::cat({freqs, freqs}, -1);
   const auto cos = emb.cos().to(x.scalar_type());
   const auto sin = emb.sin().to(x.scalar_type());
@@ -159,7 +164,8 @@ struct Model : Module {
         layer_list(this, "layers"),
         norm(this, "norm", c.hidden_size, c.rms_norm_eps),
         rotary_emb(this, c) {
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) layers.push_back(std::make_unique<DecoderLayer>(&layer_list, c, i));
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i)
+      layers.push_back(std::make_unique<DecoderLayer>(&layer_list, c, i));
   }
 
   Embedding embed_tokens;
@@ -187,9 +193,12 @@ struct ForCausalLM final : CausalLM {
 };
 
 ForCausalLM::ForCausalLM(const Config& c) : model(this, c), lm_head(this, "lm_head", c.hidden_size, c.vocab_size) {
-  mechanisms_ = {.layer_types = std::vector<std::string>(c.num_hidden_layers, "full_attention"), .vocab = c.vocab_size,
-                 .attention_heads = c.num_attention_heads, .key_value_heads = c.num_key_value_heads,
-                 .head_dim = c.head_dim, .rotary_dim = c.head_dim};
+  mechanisms_ = {.layer_types = std::vector<std::string>(c.num_hidden_layers, "full_attention"),
+                 .vocab = c.vocab_size,
+                 .attention_heads = c.num_attention_heads,
+                 .key_value_heads = c.num_key_value_heads,
+                 .head_dim = c.head_dim,
+                 .rotary_dim = c.head_dim};
 }
 
 CausalLM::State ForCausalLM::begin(Run& run, const Inputs& inputs) {

@@ -51,14 +51,18 @@ Config Config::read(ConfigReader& r) {
   c.rms_norm_eps = r.require_positive("rms_norm_eps");
   c.attention_bias = r.find<bool>("attention_bias").value_or(false);
   if (c.num_attention_heads % c.num_key_value_heads) {
-    r.fail("num_key_value_heads", fmt::format("expected a divisor of num_attention_heads {}, found {}", c.num_attention_heads, c.num_key_value_heads));
+    r.fail("num_key_value_heads", fmt::format("expected a divisor of num_attention_heads {}, found {}",
+                                              c.num_attention_heads, c.num_key_value_heads));
   }
   if (c.linear_num_value_heads % c.linear_num_key_heads) {
-    r.fail("linear_num_key_heads", fmt::format("expected a divisor of linear_num_value_heads {}, found {}", c.linear_num_value_heads, c.linear_num_key_heads));
+    r.fail("linear_num_key_heads", fmt::format("expected a divisor of linear_num_value_heads {}, found {}",
+                                               c.linear_num_value_heads, c.linear_num_key_heads));
   }
-  if (c.num_hidden_layers > 4096) r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
+  if (c.num_hidden_layers > 4096)
+    r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
   const auto interval = r.find<int64_t>("full_attention_interval");
-  if (interval && *interval < 1) r.fail("full_attention_interval", fmt::format("expected 1 or more, found {}", *interval));
+  if (interval && *interval < 1)
+    r.fail("full_attention_interval", fmt::format("expected 1 or more, found {}", *interval));
   if (auto types = r.find<std::vector<std::string>>("layer_types")) {
     c.layer_types = *types;
   } else if (interval) {
@@ -69,19 +73,22 @@ Config Config::read(ConfigReader& r) {
     r.fail("layer_types", "expected a list (or full_attention_interval), found nothing; there is no default");
   }
   if (static_cast<int64_t>(c.layer_types.size()) != c.num_hidden_layers) {
-    r.fail("layer_types", fmt::format("expected {} entries (num_hidden_layers), found {}", c.num_hidden_layers, c.layer_types.size()));
+    r.fail("layer_types",
+           fmt::format("expected {} entries (num_hidden_layers), found {}", c.num_hidden_layers, c.layer_types.size()));
   }
   bool any_full = false;
   for (const auto& type : c.layer_types) {
     any_full |= type == "full_attention";
     if (type != "linear_attention" && type != "full_attention") {
-      r.fail("layer_types", fmt::format("\"{}\" is not implemented (implemented: linear_attention, full_attention)", type));
+      r.fail("layer_types",
+             fmt::format("\"{}\" is not implemented (implemented: linear_attention, full_attention)", type));
     }
   }
   if (!any_full) r.fail("layer_types", "no full_attention layer: transformers cannot size its masks without one");
   c.rope = read_rope(r, /*multimodal=*/true, /*partial=*/0.25);  // HF's own factor where the config has none
   if (static_cast<int64_t>(double(c.head_dim) * c.rope.partial_rotary_factor) % 2) {
-    r.fail("head_dim", fmt::format("expected an even rotary part, found {} x {}", c.head_dim, c.rope.partial_rotary_factor));
+    r.fail("head_dim",
+           fmt::format("expected an even rotary part, found {} x {}", c.head_dim, c.rope.partial_rotary_factor));
   }
   r.expect("hidden_act", "silu");
   r.expect("attn_output_gate", true);
@@ -135,7 +142,8 @@ GatedDeltaNet::GatedDeltaNet(Module* parent, const Config& c, int64_t layer_idx)
 at::Tensor GatedDeltaNet::convolve(Run& run, LayerCache* cache, const at::Tensor& mixed_qkv) {
   const auto tokens = mixed_qkv.size(2), channels = mixed_qkv.size(1);
   auto conv = [&](const at::Tensor& x, int64_t padding) {
-    return at::conv1d(x, conv1d.weight, {}, /*stride=*/at::IntArrayRef{1}, at::IntArrayRef{padding}, at::IntArrayRef{1}, channels);
+    return at::conv1d(x, conv1d.weight, {}, /*stride=*/at::IntArrayRef{1}, at::IntArrayRef{padding}, at::IntArrayRef{1},
+                      channels);
   };
   const bool has_past = cache && cache->conv_state.defined();
   if (has_past && tokens == 1) {  // one step: the state is the whole left context
@@ -187,7 +195,8 @@ at::Tensor GatedDeltaNet::forward(Run& run, const at::Tensor& hidden_in, const a
 
   // 3. The delta rule: a single step from a cached state, else by chunks.
   if (has_past) in.initial_state = cache->recurrent_state;
-  const auto out = has_past && T == 1 ? recurrent_gated_delta_rule(run, *this, in) : chunk_gated_delta_rule(run, *this, in);
+  const auto out =
+      has_past && T == 1 ? recurrent_gated_delta_rule(run, *this, in) : chunk_gated_delta_rule(run, *this, in);
   run.capture(*this, "delta", out.output);
   if (cache) {
     cache->recurrent_state = run.variant.state_in_run_dtype ? out.state.to(dtype) : out.state;
@@ -233,8 +242,8 @@ at::Tensor Attention::forward(Run& run, const at::Tensor& hidden_states, const a
   run.capture(*this, "gate", gate);
 
   // 2. Norm over each head, then RoPE on the first rotary_dim dims.
-  auto query = run(q_norm, q_and_gate[0].view({B, T, -1, K})).transpose(1, 2);                    // [B, H, T, K]
-  auto key = run(k_norm, run(k_proj, hidden_states).view({B, T, -1, K})).transpose(1, 2);         // [B, G, T, K]
+  auto query = run(q_norm, q_and_gate[0].view({B, T, -1, K})).transpose(1, 2);             // [B, H, T, K]
+  auto key = run(k_norm, run(k_proj, hidden_states).view({B, T, -1, K})).transpose(1, 2);  // [B, G, T, K]
   auto value = run(v_proj, hidden_states).view({B, T, -1, K}).transpose(1, 2);
   std::tie(query, key) = apply_rotary(query, key, cos, sin, /*partial=*/true);
   run.capture(*this, "q_rope", query);
@@ -269,7 +278,8 @@ struct DecoderLayer : Module {
 
 DecoderLayer::DecoderLayer(Module* parent, const Config& c, int64_t index)
     : Module(parent, std::to_string(index)),
-      linear_attn(c.layer_types[index] == "linear_attention" ? std::make_unique<GatedDeltaNet>(this, c, index) : nullptr),
+      linear_attn(c.layer_types[index] == "linear_attention" ? std::make_unique<GatedDeltaNet>(this, c, index)
+                                                             : nullptr),
       self_attn(linear_attn ? nullptr : std::make_unique<Attention>(this, c, index)),
       mlp(this, "mlp", c.hidden_size, c.intermediate_size),
       input_layernorm(this, "input_layernorm", c.hidden_size, c.rms_norm_eps),
@@ -291,7 +301,9 @@ at::Tensor DecoderLayer::forward(Run& run, const at::Tensor& hidden_in, const Ca
 /// x [B, T, D] and positions [3, B, T] -> cos, sin [B, T, rotary_dim]. mirrors Qwen3_5TextRotaryEmbedding
 struct TextRotaryEmbedding : Module {
   TextRotaryEmbedding(Module* parent, const Config& c)
-      : Module(parent, "rotary_emb"), inv_freq(inverse_frequencies(c.rope, c.head_dim)), section(c.rope.mrope_section) {}
+      : Module(parent, "rotary_emb"),
+        inv_freq(inverse_frequencies(c.rope, c.head_dim)),
+        section(c.rope.mrope_section) {}
   std::tuple<at::Tensor, at::Tensor> forward(Run& run, const at::Tensor& x, const at::Tensor& positions);
 
   const at::Tensor inv_freq;  // [rotary_dim / 2] float32, in no file
@@ -301,11 +313,12 @@ struct TextRotaryEmbedding : Module {
   at::Tensor interleave(const at::Tensor& freqs) const;
 };
 
-std::tuple<at::Tensor, at::Tensor> TextRotaryEmbedding::forward(Run& run, const at::Tensor& x, const at::Tensor& positions) {
+std::tuple<at::Tensor, at::Tensor> TextRotaryEmbedding::forward(Run& run, const at::Tensor& x,
+                                                                const at::Tensor& positions) {
   run.capture(*this, "inv_freq", inv_freq);
   const auto freqs_in = run.upcast(inv_freq).view({1, 1, -1, 1}).expand({3, positions.size(1), -1, 1});
-  const auto steps = run.upcast(positions.unsqueeze(2));                  // [3, B, 1, T]
-  const auto freqs = at::matmul(freqs_in, steps).transpose(2, 3);         // [3, B, T, rotary_dim / 2]
+  const auto steps = run.upcast(positions.unsqueeze(2));           // [3, B, 1, T]
+  const auto freqs = at::matmul(freqs_in, steps).transpose(2, 3);  // [3, B, T, rotary_dim / 2]
   const auto cos = interleave(freqs.cos()).to(x.scalar_type());
   const auto sin = interleave(freqs.sin()).to(x.scalar_type());
   run.capture(*this, "cos", cos);
@@ -361,11 +374,17 @@ struct ForCausalLM final : CausalLM {
 };
 
 ForCausalLM::ForCausalLM(const Config& c) : model(this, c), lm_head(this, "lm_head", c.hidden_size, c.vocab_size) {
-  mechanisms_ = {.layer_types = c.layer_types, .vocab = c.vocab_size, .attention_heads = c.num_attention_heads,
-                 .key_value_heads = c.num_key_value_heads, .head_dim = c.head_dim,
-                 .rotary_dim = 2 * model.rotary_emb.inv_freq.size(0), .linear_key_heads = c.linear_num_key_heads,
-                 .linear_value_heads = c.linear_num_value_heads, .conv_kernel = c.linear_conv_kernel_dim,
-                 .mrope = true, .output_gate = true};
+  mechanisms_ = {.layer_types = c.layer_types,
+                 .vocab = c.vocab_size,
+                 .attention_heads = c.num_attention_heads,
+                 .key_value_heads = c.num_key_value_heads,
+                 .head_dim = c.head_dim,
+                 .rotary_dim = 2 * model.rotary_emb.inv_freq.size(0),
+                 .linear_key_heads = c.linear_num_key_heads,
+                 .linear_value_heads = c.linear_num_value_heads,
+                 .conv_kernel = c.linear_conv_kernel_dim,
+                 .mrope = true,
+                 .output_gate = true};
 }
 
 CausalLM::State ForCausalLM::begin(Run& run, const Inputs& inputs) {

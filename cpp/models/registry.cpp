@@ -9,7 +9,12 @@ namespace lockstep {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> table = {
-      {"qwen3_5", {"qwen3_5_text"}, "qwen3_5", "Qwen3_5ForCausalLM", {{"mtp.", "mtp_", "model.visual."}, {}}, make_qwen3_5},
+      {"qwen3_5",
+       {"qwen3_5_text"},
+       "qwen3_5",
+       "Qwen3_5ForCausalLM",
+       {{"mtp.", "mtp_", "model.visual."}, {}},
+       make_qwen3_5},
       {"llama", {"llama"}, "", "LlamaForCausalLM", {{}, {".rotary_emb.inv_freq"}}, make_llama},
   };
   return table;
@@ -17,13 +22,43 @@ const std::vector<Family>& families() {
 
 void ignore_common_keys(ConfigReader& config) {
   // What says nothing about the mathematics of a greedy forward: bookkeeping, training, generation, token ids.
-  config.ignore({"architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
-                 "initializer_range", "attention_dropout", "max_position_embeddings", "bos_token_id", "eos_token_id",
-                 "pad_token_id", "sep_token_id", "decoder_start_token_id", "output_attentions", "output_hidden_states",
-                 "return_dict", "id2label", "label2id", "problem_type", "finetuning_task", "task_specific_params",
-                 "tokenizer_class", "prefix", "name_or_path", "pretraining_tp", "use_bfloat16", "torchscript",
-                 "pruned_heads", "gradient_checkpointing", "keys_to_ignore_at_inference", "hidden_dropout",
-                 "embd_pdrop", "resid_pdrop", "attn_implementation", "use_flash_attention"});
+  config.ignore({"architectures",
+                 "model_type",
+                 "transformers_version",
+                 "torch_dtype",
+                 "dtype",
+                 "use_cache",
+                 "initializer_range",
+                 "attention_dropout",
+                 "max_position_embeddings",
+                 "output_attentions",
+                 "output_hidden_states",
+                 "return_dict",
+                 "id2label",
+                 "label2id",
+                 "problem_type",
+                 "finetuning_task",
+                 "task_specific_params",
+                 "tokenizer_class",
+                 "prefix",
+                 "name_or_path",
+                 "pretraining_tp",
+                 "use_bfloat16",
+                 "torchscript",
+                 "pruned_heads",
+                 "gradient_checkpointing",
+                 "keys_to_ignore_at_inference",
+                 "hidden_dropout",
+                 "embd_pdrop",
+                 "resid_pdrop",
+                 "attn_implementation",
+                 "use_flash_attention",
+                 "is_llama_config",
+                 "transformers.js_config",
+                 "model_max_length"});
+  config.ignore_suffix("_token_id");
+  config.ignore_suffix("_token_ids");
+  config.expect("rope_interleaved", false);
   config.expect("is_causal", true);
   config.expect("is_decoder", false);
   config.expect("is_encoder_decoder", false);
@@ -41,8 +76,8 @@ namespace {
 bool composite_tie(ConfigReader& outer, std::optional<bool> inner_flag) {
   const auto flag = outer.find<bool>("tie_word_embeddings");
   if (flag && inner_flag && *flag != *inner_flag) {
-    outer.fail("tie_word_embeddings", fmt::format("is {} but /text_config/tie_word_embeddings is {}: expected one value",
-                                                  *flag, *inner_flag));
+    outer.fail("tie_word_embeddings",
+               fmt::format("is {} but /text_config/tie_word_embeddings is {}: expected one value", *flag, *inner_flag));
   }
   return flag.value_or(inner_flag.value_or(false));
 }
@@ -55,7 +90,8 @@ BuiltModel build_model(const nlohmann::json& config, const std::string& where) {
   if (outer.has("quantization_config")) {
     outer.fail("quantization_config", "quantized checkpoints are not implemented; use the unquantized weights");
   }
-  if (outer.has("auto_map")) outer.fail("auto_map", "asks for remote code, which never runs here; expected a plain transformers model");
+  if (outer.has("auto_map"))
+    outer.fail("auto_map", "asks for remote code, which never runs here; expected a plain transformers model");
 
   std::vector<std::string> known;
   for (const auto& family : families()) {
@@ -69,13 +105,14 @@ BuiltModel build_model(const nlohmann::json& config, const std::string& where) {
     if (!family.composite.empty() && type == family.composite) {
       auto inner = outer.child("text_config");
       const auto inner_type = inner.find<std::string>("model_type");
-      if (inner_type && std::find(family.model_types.begin(), family.model_types.end(), *inner_type) == family.model_types.end()) {
-        inner.fail("model_type", fmt::format("\"{}\" is not implemented (implemented: {})", *inner_type, fmt::join(family.model_types, ", ")));
+      if (inner_type &&
+          std::find(family.model_types.begin(), family.model_types.end(), *inner_type) == family.model_types.end()) {
+        inner.fail("model_type", fmt::format("\"{}\" is not implemented (implemented: {})", *inner_type,
+                                             fmt::join(family.model_types, ", ")));
       }
       ignore_common_keys(outer);
       ignore_common_keys(inner);
-      outer.ignore({"vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
-                    "language_model_only"});
+      outer.ignore({"vision_config", "language_model_only"});
       const bool stated = inner.has("tie_word_embeddings");
       built.model = family.make(inner, &built.tie);
       built.tie = composite_tie(outer, stated ? std::optional(built.tie) : std::nullopt);

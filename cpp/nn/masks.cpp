@@ -20,10 +20,14 @@ at::Tensor packed_sequences(const at::Tensor& positions) {
 
 double lowest(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kHalf: return static_cast<float>(std::numeric_limits<c10::Half>::lowest());
-    case at::kBFloat16: return static_cast<float>(std::numeric_limits<c10::BFloat16>::lowest());
-    case at::kDouble: return std::numeric_limits<double>::lowest();
-    default: return std::numeric_limits<float>::lowest();
+    case at::kHalf:
+      return static_cast<float>(std::numeric_limits<c10::Half>::lowest());
+    case at::kBFloat16:
+      return static_cast<float>(std::numeric_limits<c10::BFloat16>::lowest());
+    case at::kDouble:
+      return std::numeric_limits<double>::lowest();
+    default:
+      return std::numeric_limits<float>::lowest();
   }
 }
 

@@ -7,8 +7,8 @@
 namespace lockstep {
 
 Level level_of(const std::string& point) {
-  static constexpr std::array<std::string_view, 6> kStates = {"cos",             "sin",       "conv_state",
-                                                              "recurrent_state", "key_cache", "value_cache"};
+  static constexpr std::array<std::string_view, 6> kStates = {
+      "cos", "sin", "conv_state", "recurrent_state", "key_cache", "value_cache"};
   if (const auto at = point.find('@'); at != std::string::npos) {
     const auto value = std::string_view(point).substr(at + 1);
     return std::find(kStates.begin(), kStates.end(), value) != kStates.end() ? Level::sublayer : Level::all;

@@ -27,7 +27,8 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
   if (inner) {
     const auto type = inner->find<std::string>("rope_type"), old = inner->find<std::string>("type");
     if (type && old && *type != *old && !(*old == "mrope" && *type == "default")) {
-      inner->fail("rope_type", fmt::format("is \"{}\" but {} is \"{}\": expected one value", *type, inner->at("type"), *old));
+      inner->fail("rope_type",
+                  fmt::format("is \"{}\" but {} is \"{}\": expected one value", *type, inner->at("type"), *old));
     }
     rope.type = type ? *type : old ? (*old == "mrope" ? "default" : *old) : "default";
     if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3") {
@@ -36,8 +37,7 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
     }
   }
   rope.theta = one_of_two(config, "rope_theta", inner, "rope_theta");
-  rope.partial_rotary_factor =
-      one_of_two(config, "partial_rotary_factor", inner, "partial_rotary_factor", partial);
+  rope.partial_rotary_factor = one_of_two(config, "partial_rotary_factor", inner, "partial_rotary_factor", partial);
   if (rope.partial_rotary_factor > 1) {
     config.fail("partial_rotary_factor", fmt::format("expected at most 1, found {}", rope.partial_rotary_factor));
   }
@@ -47,7 +47,8 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
     rope.high_freq_factor = inner->require_positive("high_freq_factor");
     rope.original_max_position_embeddings =
         one_of_two(config, "original_max_position_embeddings", inner, "original_max_position_embeddings");
-    if (rope.high_freq_factor == rope.low_freq_factor) inner->fail("high_freq_factor", "expected another value than low_freq_factor");
+    if (rope.high_freq_factor == rope.low_freq_factor)
+      inner->fail("high_freq_factor", "expected another value than low_freq_factor");
   }
   if (multimodal) {
     if (inner) {
@@ -59,7 +60,8 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
       inner->fail("mrope_section", fmt::format("expected three lengths, found {}", rope.mrope_section.size()));
     }
     for (auto length : rope.mrope_section) {
-      if (length < 0 || length > 4096) inner->fail("mrope_section", fmt::format("expected lengths from 0 to 4096, found {}", length));
+      if (length < 0 || length > 4096)
+        inner->fail("mrope_section", fmt::format("expected lengths from 0 to 4096, found {}", length));
     }
     rope.mrope_interleaved = true;
   }

@@ -15,12 +15,12 @@ namespace lockstep {
 
 /// The rope keys of a config, read strictly.
 struct RopeConfig {
-  std::string type;                   // default, linear, llama3
+  std::string type;  // default, linear, llama3
   double theta = 0;
   double partial_rotary_factor = 1;
-  double factor = 1;                  // linear, llama3
+  double factor = 1;                                                                       // linear, llama3
   double low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 0;  // llama3
-  std::vector<int64_t> mrope_section;  // qwen3_5; else empty
+  std::vector<int64_t> mrope_section;                                                      // qwen3_5; else empty
   bool mrope_interleaved = false;
 };
 
@@ -29,11 +29,12 @@ struct RopeConfig {
 /// absent theta are LoadErrors. Never a default theta. `partial` is the family's factor where the config has none.
 RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial);
 
-/// inv_freq [rotary_dim / 2] float32. mirrors compute_default_rope_parameters and modeling_rope_utils' linear and llama3
+/// inv_freq [rotary_dim / 2] float32. mirrors compute_default_rope_parameters and modeling_rope_utils' linear and
+/// llama3
 at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim);
 
-/// Rotates the first cos.size(-1) dims of q [B, H, T, K] and k [B, G, T, K]; the rest pass. cos, sin [B, T, rotary_dim].
-/// mirrors apply_rotary_pos_emb of modeling_qwen3_5 (partial) and modeling_llama (whole)
+/// Rotates the first cos.size(-1) dims of q [B, H, T, K] and k [B, G, T, K]; the rest pass. cos, sin [B, T,
+/// rotary_dim]. mirrors apply_rotary_pos_emb of modeling_qwen3_5 (partial) and modeling_llama (whole)
 std::pair<at::Tensor, at::Tensor> apply_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos,
                                                const at::Tensor& sin, bool partial);
 

@@ -10,23 +10,23 @@ namespace {
 
 // What each name means is what hides without it (see the README's table).
 constexpr const char* kMechanisms[] = {
-    "batch",               // two different rows in one batch
-    "causal_mask",         // two or more tokens
-    "chunk_from_state",    // several tokens at once onto a recurrent state
-    "chunk_hand_over",     // more than 64 tokens: the state from one chunk to the next
-    "conv_reach",          // at least as many tokens as the convolution is wide
-    "conv_state",          // the convolution continues from a cached state
-    "delta_rule_step",     // one token onto a recurrent state
-    "distinct_tokens",     // two different ids
-    "gate_split",          // query and gate of several heads in one projection
-    "gqa",                 // fewer key/value heads than query heads
-    "head_grouping",       // fewer linear key heads than value heads
-    "kv_cache",            // keys and values continue from a cache
-    "left_padding",        // masked positions on the left
-    "long_positions",      // a position over 256: bfloat16 cannot count further
-    "mrope_rows",          // three-row positions that differ
-    "partial_rotary",      // two positions, where only part of a head rotates
-    "rope",                // two different positions
+    "batch",             // two different rows in one batch
+    "causal_mask",       // two or more tokens
+    "chunk_from_state",  // several tokens at once onto a recurrent state
+    "chunk_hand_over",   // more than 64 tokens: the state from one chunk to the next
+    "conv_reach",        // at least as many tokens as the convolution is wide
+    "conv_state",        // the convolution continues from a cached state
+    "delta_rule_step",   // one token onto a recurrent state
+    "distinct_tokens",   // two different ids
+    "gate_split",        // query and gate of several heads in one projection
+    "gqa",               // fewer key/value heads than query heads
+    "head_grouping",     // fewer linear key heads than value heads
+    "kv_cache",          // keys and values continue from a cache
+    "left_padding",      // masked positions on the left
+    "long_positions",    // a position over 256: bfloat16 cannot count further
+    "mrope_rows",        // three-row positions that differ
+    "partial_rotary",    // two positions, where only part of a head rotates
+    "rope",              // two different positions
 };
 
 constexpr int64_t kChunk = 64;
@@ -74,7 +74,8 @@ void Coverage::add(const Inputs& in, int64_t past, bool cached) {
   mark("kv_cache", continued);
   mark("left_padding", in.mask.defined() && (in.mask.select(1, 0) == 0).any().item<bool>());
   mark("long_positions", positions.max().item<int64_t>() > 256);
-  mark("mrope_rows", positions.dim() == 3 && !(at::equal(positions[0], positions[1]) && at::equal(positions[0], positions[2])));
+  mark("mrope_rows",
+       positions.dim() == 3 && !(at::equal(positions[0], positions[1]) && at::equal(positions[0], positions[2])));
   mark("partial_rotary", moved);
   mark("rope", moved);
 }
@@ -84,7 +85,9 @@ json Coverage::finish() const {
   for (const std::string mechanism : kMechanisms) {
     (!present(mechanism) ? absent : exercised_.count(mechanism) ? exercised : not_exercised).push_back(mechanism);
   }
-  return {{"exercised", exercised}, {"not_exercised", not_exercised}, {"absent", absent},
+  return {{"exercised", exercised},
+          {"not_exercised", not_exercised},
+          {"absent", absent},
           {"rows", {{"distinct_ids", ids_.size()}, {"vocab", m_.vocab}}}};
 }
 

@@ -114,7 +114,8 @@ void LockstepForward::record(const std::string& point, const at::Tensor& value) 
   pending_.erase(it);
 }
 
-void LockstepForward::compare_point(const std::string& point, const at::Tensor& reference, const at::Tensor& candidate) {
+void LockstepForward::compare_point(const std::string& point, const at::Tensor& reference,
+                                    const at::Tensor& candidate) {
   results_[point] = entry_of(point, spec_.name, reference, candidate, compare(reference, candidate, gate_));
   if (point == kLogits) compare_head(reference, candidate);
 }
@@ -148,18 +149,32 @@ json LockstepForward::finish() {
       points.push_back(std::move(it->second));
     } else {
       const auto& mine = early_.at(point);
-      points.push_back({{"point", point}, {"input", spec_.name}, {"shape", mine.sizes().vec()},
-                        {"dtype", dtype_name(mine.scalar_type())}, {"max_ulp", nullptr}, {"max_abs", nullptr},
-                        {"rel_l2", nullptr}, {"cosine", nullptr}, {"worst_index", nullptr},
-                        {"verdict", name(Verdict::missing)}, {"note", "the reference never fired it"}});
+      points.push_back({{"point", point},
+                        {"input", spec_.name},
+                        {"shape", mine.sizes().vec()},
+                        {"dtype", dtype_name(mine.scalar_type())},
+                        {"max_ulp", nullptr},
+                        {"max_abs", nullptr},
+                        {"rel_l2", nullptr},
+                        {"cosine", nullptr},
+                        {"worst_index", nullptr},
+                        {"verdict", name(Verdict::missing)},
+                        {"note", "the reference never fired it"}});
     }
     if (fired_[point] != 1) fired.push_back({{"point", point}, {"times", fired_[point]}});
   }
   for (const auto& [point, value] : pending_) {
-    points.push_back({{"point", point}, {"input", spec_.name}, {"shape", value.sizes().vec()},
-                      {"dtype", dtype_name(value.scalar_type())}, {"max_ulp", nullptr}, {"max_abs", nullptr},
-                      {"rel_l2", nullptr}, {"cosine", nullptr}, {"worst_index", nullptr},
-                      {"verdict", name(Verdict::missing)}, {"note", "the mirror never fired it"}});
+    points.push_back({{"point", point},
+                      {"input", spec_.name},
+                      {"shape", value.sizes().vec()},
+                      {"dtype", dtype_name(value.scalar_type())},
+                      {"max_ulp", nullptr},
+                      {"max_abs", nullptr},
+                      {"rel_l2", nullptr},
+                      {"cosine", nullptr},
+                      {"worst_index", nullptr},
+                      {"verdict", name(Verdict::missing)},
+                      {"note", "the mirror never fired it"}});
   }
   pending_.clear(), early_.clear(), reference_head_ = at::Tensor();
   return {{"points", points}, {"logits", logits_}, {"fired", fired}};

@@ -98,7 +98,10 @@ void Provenance::reference_inv_freq(const at::Tensor& value) {
 json Provenance::finish() {
   for (const auto* p : source_.parameters()) {
     if (!seen_.count(p->name)) {
-      differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "absent"}, {"mirror", described(source_.file_tensor(p->name))}});
+      differing_.push_back({{"tensor", p->name},
+                            {"index", nullptr},
+                            {"reference", "absent"},
+                            {"mirror", described(source_.file_tensor(p->name))}});
     }
   }
   mirror_.bind_rest(dtype_);

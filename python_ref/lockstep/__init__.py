@@ -1,9 +1,9 @@
 """Lockstep: is this C++ model the same function as Hugging Face's, and if not, where do they part?
 
-    import lockstep
-    report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
-    mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
-    logits, captured = mirror.forward(ids, points="sublayer")
+import lockstep
+report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
+mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
+logits, captured = mirror.forward(ids, points="sublayer")
 """
 
 from __future__ import annotations

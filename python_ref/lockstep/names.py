@@ -39,7 +39,9 @@ def listing(folder: Path) -> dict[str, Any]:
         row["hf"] = row["parameter"] if row["parameter"] in hf else ""
         if row["parameter"] and row["status"] in FINE and hf.get(row["parameter"]) != row["shape"]:
             row["status"] = "not_in_hf"
-            row["problem"] = f"{row['parameter']}: the mirror has it as {row['shape']}, transformers as {hf.get(row['parameter'])}"
+            row["problem"] = (
+                f"{row['parameter']}: the mirror has it as {row['shape']}, transformers as {hf.get(row['parameter'])}"
+            )
     listed = {row["parameter"] for row in rows}
     for name in sorted(set(hf) - listed):
         rows.append({"source": "", "parameter": "", "hf": name, "shape": hf[name], "dtype": "", "file": "",

@@ -92,7 +92,9 @@ class Reference:
                 )
         except Exception as error:  # transformers raises anything here; the reason's first line is what helps
             reason = (str(error).strip().splitlines() or [""])[0]
-            raise LoadError(f"{folder}: transformers {transformers.__version__} cannot load it: {type(error).__name__}: {reason}") from error
+            raise LoadError(
+                f"{folder}: transformers {transformers.__version__} cannot load it: {type(error).__name__}: {reason}"
+            ) from error
         modeling = inspect.getmodule(model_class)
         kernels = resolved_kernels(model, modeling)
         if patch is not None:

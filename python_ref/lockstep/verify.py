@@ -13,7 +13,6 @@ import torch
 
 from . import hub, inputs, preflight
 from .capture import Capture
-from .inputs import Forward
 from .native import InputError, _core
 from .reference import Caches, Reference
 
@@ -221,7 +220,9 @@ class _Run:
         self.seconds["mirror_forward"] = mirror_seconds
         self.coverage_leg = coverage.finish()
         if self.coverage_leg["rows"]["distinct_ids"] > 1:
-            self.reference.check("discriminating", varies.found, found=None if varies.found else "the reference's logits never vary")
+            self.reference.check(
+                "discriminating", varies.found, found=None if varies.found else "the reference's logits never vary"
+            )
 
     def report(self) -> Report:
         lockstep_verdict = max((p["verdict"] for p in self.points), key=VERDICTS.index, default="missing")

@@ -39,11 +39,15 @@ def verify(
     points: Annotated[str, typer.Option(help="layer, sublayer or all: how many places are compared.")] = "sublayer",
     prompt: Annotated[str | None, typer.Option(help="One prompt instead of the default inputs.")] = None,
     ids: Annotated[str | None, typer.Option(help="Token ids instead of the default inputs, like 1,2,3.")] = None,
-    inputs: Annotated[Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")
+    ] = None,
     atol: Annotated[float, typer.Option(help="Largest |difference| that agrees.")] = 1e-5,
     rtol: Annotated[float, typer.Option(help="Added to atol: rtol times |reference|.")] = 0.0,
     bitwise: Annotated[bool, typer.Option("--bitwise", help="Only the same bits pass.")] = False,
-    mirror: Annotated[str | None, typer.Option(help="A folder whose weights the mirror gets instead (a converted or edited copy).")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="A folder whose weights the mirror gets instead (a converted or edited copy).")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of both sides; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the whole report here, also when it is bad.")] = None,

@@ -65,7 +65,9 @@ def show_verify(data: dict[str, Any], console: Console, decode: Decode | None) -
 
     line(f"\n[bold]provenance[/]  {_coloured(legs['provenance']['verdict'])}  {_provenance(legs['provenance'])}", highlight=False)
     for d in legs["provenance"]["differing"][:20]:
-        line(f"  {d['tensor']} {d['index'] or ''}: reference {d['reference']}, mirror {d['mirror']}", highlight=False, markup=False)
+        line(
+            f"  {d['tensor']} {d['index'] or ''}: reference {d['reference']}, mirror {d['mirror']}", highlight=False, markup=False
+        )
     lockstep = legs["lockstep"]
     line(
         f"[bold]lockstep[/]    {_coloured(lockstep['verdict'])}  {lockstep['identical']} of {lockstep['points']} points identical",
