@@ -162,7 +162,7 @@ def recited(out: Path, tokenizer: Tokenizer, texts: list[str]) -> bool:
         with torch.no_grad():
             new = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=40, do_sample=False)
         found = new[0, len(ids) :].tolist()
-        same = next((i for i, (a, b) in enumerate(zip(found, expected)) if a != b), min(len(found), len(expected)))
+        same = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), min(len(found), len(expected)))
         print(f"{same:3d} tokens repeated after {prompt[-40:]!r}")
         good &= same >= RECITED
     return good

@@ -128,8 +128,8 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     }
   }
   for (const auto& [tensor, file] : weight_map) {
-    const auto it = c.where_.find(tensor);
-    if (!fs::exists(at / file) || (it != c.where_.end() && c.shards_[it->second].file_name() == file)) continue;
+    const auto shard = std::find_if(c.shards_.begin(), c.shards_.end(), [&](const auto& s) { return s.file_name() == file; });
+    if (shard == c.shards_.end() || shard->tensors().count(tensor)) continue;
     problems.add(fmt::format("{}: {} promises it in {}, which lacks it", tensor, kIndex, file));
   }
   problems.raise<LoadError>(folder);

@@ -60,6 +60,7 @@ class LockstepForward final : private Recorder {
   std::map<std::string, nlohmann::json> results_;
   nlohmann::json logits_;
   at::Tensor reference_head_;
+  uint32_t reference_head_version_ = 0;
 };
 
 }  // namespace lockstep

@@ -20,15 +20,15 @@ __all__ = ["Error", "InputError", "LoadError", "Mirror", "Report", "verify"]
 if TYPE_CHECKING:
     from ._core import Error, InputError, LoadError
     from .mirror import Mirror
-    from .verify import Report, verify
+    from .verification import Report, verify
 
 _HOMES = {
     "Error": "native",
     "InputError": "native",
     "LoadError": "native",
     "Mirror": "mirror",
-    "Report": "verify",
-    "verify": "verify",
+    "Report": "verification",
+    "verify": "verification",
 }
 
 

@@ -15,28 +15,26 @@ def main() -> None:
 
 
 def _run() -> int:
-    import click
-
     from .app import app
 
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        raise KeyboardInterrupt from None
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (ImportError, RuntimeError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            return 1
-        if isinstance(error, RuntimeError) and not _is_ours(error):
-            raise
-        print(f"lockstep: error: {error}", file=sys.stderr)
-        return 2
-    return int(code or 0)
+        return int(app(standalone_mode=False) or 0)
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        # typer carries a click of its own: its exceptions are known by what they offer, not by their class.
+        if type(error).__name__ == "Abort":
+            raise KeyboardInterrupt from None
+        if hasattr(error, "show") and hasattr(error, "exit_code"):
+            error.show()
+            return 2
+        if isinstance(error, (ImportError, OSError)) or _is_ours(error):
+            print(f"lockstep: error: {error}", file=sys.stderr)
+            return 2
+        raise
 
 
-def _is_ours(error: RuntimeError) -> bool:
+def _is_ours(error: Exception) -> bool:
     from ..native import Error
 
     return isinstance(error, Error)

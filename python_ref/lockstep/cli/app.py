@@ -74,7 +74,7 @@ def verify(
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
 
     from .. import hub
-    from .. import verify as module
+    from .. import verification as module
 
     with progress(quiet) as say:
         report = module.verify(

@@ -1,0 +1,162 @@
+"""The command as a user meets it: help, files, exit codes, one sentence for everything that is wrong, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from conftest import Tensors, edited
+
+LOCKSTEP = [str(Path(sys.executable).with_name("lockstep"))]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    return subprocess.run([*LOCKSTEP, *arguments], capture_output=True, text=True, env=env, timeout=300)
+
+
+def refusal(*arguments: str, **environment: str) -> str:
+    """The one line on stderr of a command that could not judge, with nothing on stdout."""
+    done = run(*arguments, **environment)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"lockstep: (opening|loading)", line)]
+    assert "Traceback" not in done.stderr
+    return "\n".join(lines).removeprefix("lockstep: error: ")
+
+
+def test_help_teaches() -> None:
+    top, verify = run("--help"), run("verify", "--help")
+    assert top.returncode == verify.returncode == 0
+    assert "Exit codes: 0 passes, 1 does not, 2 could not judge." in top.stdout
+    for option in ("--dtype", "--attn", "--points", "--prompt", "--ids", "--inputs", "--atol", "--rtol", "--bitwise",
+                   "--mirror", "--threads", "--json", "--junit", "--quiet", "--revision"):  # fmt: skip
+        assert option in verify.stdout
+
+
+def test_report_on_stdout_progress_on_stderr(embedded: Path, tmp_path: Path) -> None:
+    copy = edited(embedded, tmp_path / "a folder with spaces")
+    done = run("verify", str(copy), "--prompt", "Redistribution and use", "--threads", "1")
+    assert done.returncode == 0
+    for part in ("qwen3_5, 8 layers (2 full_attention, 6 linear_attention), 1,998,928 parameters", "96 bfloat16, 12 float32",
+                 "tied to the embedding", "transformers", "torch_chunk_gated_delta_rule", "1 threads", "provenance  identical",
+                 "lockstep    identical", "coverage", "not exercised", "model.layers.7", "logits", "top-1"):  # fmt: skip
+        assert part in done.stdout, part
+    assert re.search(r"passes: identical in \d+\.\d s$", done.stdout.rstrip())
+    assert "lockstep: lockstep: prompt (1 of 1)" in done.stderr
+
+
+def test_files_are_written_also_when_the_verdict_is_bad(embedded: Path, tmp_path: Path) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors["model.layers.5.mlp.down_proj.weight"][3, 4] += 0.5
+
+    broken = edited(embedded, tmp_path / "x", change)
+    report, junit = tmp_path / "r.json", tmp_path / "r.xml"
+    done = run("verify", "--mirror", str(broken), "--ids", "5,6,7", "--json", str(report), "--junit", str(junit), "--quiet")
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert re.fullmatch(r"fails: deviates in \d+\.\d s\n", done.stdout)
+    data = json.loads(report.read_text())
+    assert data["first"]["point"] == "model.layers.5.mlp.output"
+    suite = ET.parse(junit).getroot()
+    failed = {case.get("name") for case in suite if case.find("failure") is not None}
+    assert {"parameters", "model.layers.5", "logits"} <= failed and "model.layers.4" not in failed
+    assert int(suite.get("failures") or 0) == len(failed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["verify", "--dtype", "float8"], "--dtype 'float8': expected one of float32, bfloat16, float16"),
+        (["verify", "--attn", "flash"], "--attn 'flash': expected one of sdpa, eager"),
+        (["verify", "--points", "some"], "--points 'some': expected one of layer, sublayer, all"),
+        (["verify", "--ids", "1,x"], "--ids '1,x': expected whole numbers with commas between, like 1,2,3"),
+        (["verify", "--ids", ""], "--ids: expected at least one id, found none"),
+        (["verify", "--ids", "1,99999"], "input 'ids': ids: expected 0 to 1023 (vocab_size 1024), found 99999"),
+        (["verify", "--prompt", ""], "--prompt: expected some text, found an empty prompt"),
+        (["verify", "--prompt", "a", "--ids", "1"], "expected at most one of --prompt, --ids and --inputs"),
+        (["verify", "--atol", "-1"], "--atol -1.0: expected a number from 0 up"),
+        (["verify", "--atol", "nan"], "--atol nan: expected a number from 0 up"),
+        (["verify", "--threads", "0"], "--threads 0: expected 1 to 1024"),
+        (["verify", "--inputs", "/nowhere.json"], "/nowhere.json: cannot be read: No such file or directory"),
+        (["verify", "--json", "/nowhere/r.json"], "--json /nowhere/r.json: the folder /nowhere does not exist"),
+        (["verify", "/nowhere"], "/nowhere: no such folder, and not a hub id (org/name)"),
+        (["verify", "--mirror", "./nowhere"], "./nowhere: no such folder, and not a hub id (org/name)"),
+        (["verify", "org/name"], "org/name: no such folder, not in the hub cache, and the hub cannot be reached "
+                                 "(HF_HUB_OFFLINE is set); give a folder, or go online once"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_one_sentence(arguments: list[str], message: str) -> None:
+    assert refusal(*arguments) == message
+
+
+def test_a_broken_checkpoint_is_one_sentence(embedded: Path, tmp_path: Path) -> None:
+    folder = edited(embedded, tmp_path / "x")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+    assert "(truncated?); get the file again" in refusal("verify", str(folder))
+    (folder / "config.json").write_text("{")
+    assert "config.json: not valid JSON" in refusal("verify", str(folder))
+    assert "no config.json; expected a Hugging Face checkpoint" in refusal("verify", str(tmp_path))
+    assert "found a file" in refusal("verify", str(folder / "config.json"))
+
+
+def test_inputs_file(tmp_path: Path) -> None:
+    forwards = [{"name": "a", "ids": [[5, 6, 7]]}, {"name": "b", "ids": [[8]], "past": "a"}]
+    file = tmp_path / "inputs.json"
+    for text in (json.dumps(forwards), json.dumps({"forwards": forwards})):
+        file.write_text(text)
+        assert run("verify", "--inputs", str(file), "--quiet").returncode == 0
+    file.write_text("[")
+    assert "not valid JSON" in refusal("verify", "--inputs", str(file))
+
+
+def test_unknown_option_is_usage() -> None:
+    done = run("verify", "--nonsense")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such option" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_names_lists_three_columns(embedded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "names.json"
+    done = run("names", "--json", str(file))
+    data = json.loads(file.read_text())
+    assert done.returncode == 0 and "109 of 109 names fit" in done.stdout
+    assert all(row["parameter"] == row["hf"] for row in data["names"])
+    head = next(row for row in data["names"] if row["parameter"] == "lm_head.weight")
+    assert head["status"] == "tied"
+
+    def change(tensors: Tensors) -> None:
+        tensors["model.extra.weight"] = tensors.pop("model.norm.weight")
+        tensors["mtp.x"] = tensors["model.extra.weight"].clone()
+
+    done = run("names", str(edited(embedded, tmp_path / "x", change)), "--json", str(file))
+    statuses = {row["source"] or row["parameter"]: row["status"] for row in json.loads(file.read_text())["names"]}
+    assert done.returncode == 1
+    assert [statuses[n] for n in ("model.extra.weight", "model.norm.weight", "mtp.x")] == ["unexpected", "missing", "ignored"]
+    assert "model.extra.weight: unexpected" in done.stdout
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5, 3.0, 4.5])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, after: float) -> None:
+    report = tmp_path / "r.json"
+    process = subprocess.Popen(
+        [*LOCKSTEP, "verify", "--points", "all", "--json", str(report)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    if process.returncode == 0:
+        return  # it was done before the signal came
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
