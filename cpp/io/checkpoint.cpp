@@ -128,7 +128,8 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     }
   }
   for (const auto& [tensor, file] : weight_map) {
-    const auto shard = std::find_if(c.shards_.begin(), c.shards_.end(), [&](const auto& s) { return s.file_name() == file; });
+    const auto shard =
+        std::find_if(c.shards_.begin(), c.shards_.end(), [&](const auto& s) { return s.file_name() == file; });
     if (shard == c.shards_.end() || shard->tensors().count(tensor)) continue;
     problems.add(fmt::format("{}: {} promises it in {}, which lacks it", tensor, kIndex, file));
   }

@@ -133,7 +133,8 @@ void LockstepForward::compare_head(const at::Tensor& reference, const at::Tensor
 void LockstepForward::returned_logits(const at::Tensor& logits) {
   if (!reference_head_.defined()) return;
   const auto m = compare(logits.detach(), reference_head_, gate_);
-  if (reference_head_._version() != reference_head_version_) {  // what it was before is gone: the change itself is the finding
+  if (reference_head_._version() !=
+      reference_head_version_) {  // what it was before is gone: the change itself is the finding
     auto& e = results_[kLogits];
     e["verdict"] = name(Verdict::deviates);
     e["max_ulp"] = e["max_abs"] = e["rel_l2"] = e["cosine"] = nullptr;
