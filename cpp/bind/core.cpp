@@ -213,6 +213,7 @@ PYBIND11_MODULE(_core, m) {
               Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
                       cache.get());
               logits = self.model().forward(run, make_inputs(ids, positions, mask));
+              self.checkpoint().check_unchanged();
             }
             py::dict captured;
             for (const auto& point : collector.order) captured[py::str(point)] = collector.captured[point];

@@ -121,10 +121,10 @@ LOCKSTEP_INSTANTIATE(std::vector<std::string>)
 LOCKSTEP_INSTANTIATE(std::vector<int64_t>)
 #undef LOCKSTEP_INSTANTIATE
 
-int64_t ConfigReader::require_size(const std::string& key, int64_t least) {
+int64_t ConfigReader::require_size(const std::string& key, int64_t least, int64_t most) {
   const auto value = require<int64_t>(key);
-  if (value < least || value > std::numeric_limits<int32_t>::max()) {
-    fail(key, fmt::format("expected an integer from {} to 2147483647, found {}", least, value));
+  if (value < least || value > most) {
+    fail(key, fmt::format("expected an integer from {} to {}, found {}", least, most, value));
   }
   return value;
 }

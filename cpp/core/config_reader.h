@@ -32,8 +32,8 @@ class ConfigReader {
   /// A key that may be absent or null.
   template <class T>
   std::optional<T> find(const std::string& key);
-  /// An integer of at least `least` and at most 2^31.
-  int64_t require_size(const std::string& key, int64_t least = 1);
+  /// An integer from `least` to `most`.
+  int64_t require_size(const std::string& key, int64_t least = 1, int64_t most = std::numeric_limits<int32_t>::max());
   /// A finite number greater than zero.
   double require_positive(const std::string& key);
 

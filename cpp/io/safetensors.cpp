@@ -1,13 +1,8 @@
 #include "io/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -55,8 +50,6 @@ const DtypeRow* find_dtype(const std::string& name) {
   }
   return nullptr;
 }
-
-int64_t modified_ns(const struct stat& s) { return int64_t(s.st_mtim.tv_sec) * 1'000'000'000 + s.st_mtim.tv_nsec; }
 
 /// One header entry, checked in itself: keys, dtype, shape, offsets, size as the shape says.
 TensorInfo read_entry(const std::string& path, const std::string& name, const nlohmann::json& entry) {
@@ -125,39 +118,6 @@ void check_tiling(const std::string& path, const std::map<std::string, TensorInf
 }
 
 }  // namespace
-
-std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw LoadError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
-  struct stat s;
-  std::shared_ptr<MappedFile> file(new MappedFile);
-  const bool regular = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
-  file->path_ = path;
-  if (regular) {
-    file->size_ = static_cast<size_t>(s.st_size);
-    file->modified_ns_ = modified_ns(s);
-    if (file->size_ > 0) {
-      void* at = ::mmap(nullptr, file->size_, PROT_READ, MAP_PRIVATE, fd, 0);
-      file->data_ = at == MAP_FAILED ? nullptr : static_cast<const char*>(at);
-    }
-  }
-  ::close(fd);
-  if (!regular) throw LoadError(fmt::format("{}: expected a regular file", path));
-  if (file->size_ > 0 && !file->data_)
-    throw LoadError(fmt::format("{}: cannot be mapped: {}", path, std::strerror(errno)));
-  return file;
-}
-
-MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<char*>(data_), size_);
-}
-
-void MappedFile::check_unchanged() const {
-  struct stat s;
-  if (::stat(path_.c_str(), &s) != 0 || static_cast<size_t>(s.st_size) != size_ || modified_ns(s) != modified_ns_) {
-    throw LoadError(fmt::format("{}: changed while it was in use; run again on a file that stays as it is", path_));
-  }
-}
 
 at::ScalarType torch_dtype(const std::string& safetensors_dtype) {
   const auto* row = find_dtype(safetensors_dtype);

@@ -10,28 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "io/mapped_file.h"
+
 namespace lockstep {
-
-/// A private read-only mapping of a whole file. Views into it share ownership.
-class MappedFile {
- public:
-  static std::shared_ptr<MappedFile> open(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  const char* data() const { return data_; }
-  size_t size() const { return size_; }
-  const std::string& path() const { return path_; }
-  /// Raises LoadError if the file on disk is no longer what was mapped (size or modification time).
-  void check_unchanged() const;
-
- private:
-  MappedFile() = default;
-  std::string path_;
-  const char* data_ = nullptr;
-  size_t size_ = 0;
-  int64_t modified_ns_ = 0;
-};
 
 struct TensorInfo {
   std::string name;

@@ -30,11 +30,11 @@ Config Config::read(ConfigReader& r) {
   c.vocab_size = r.require_size("vocab_size");
   c.hidden_size = r.require_size("hidden_size");
   c.intermediate_size = r.require_size("intermediate_size");
-  c.num_hidden_layers = r.require_size("num_hidden_layers");
+  c.num_hidden_layers = r.require_size("num_hidden_layers", 1, kMostLayers);
   c.num_attention_heads = r.require_size("num_attention_heads");
   // Two sizes that HF derives from others where the config has none.
   c.num_key_value_heads = r.has("num_key_value_heads") ? r.require_size("num_key_value_heads") : c.num_attention_heads;
-  c.head_dim = r.has("head_dim") ? r.require_size("head_dim", 2) : c.hidden_size / c.num_attention_heads;
+  c.head_dim = r.has("head_dim") ? r.require_size("head_dim", 2, kLargestHead) : c.hidden_size / c.num_attention_heads;
   c.rms_norm_eps = r.require_positive("rms_norm_eps");
   c.attention_bias = r.find<bool>("attention_bias").value_or(false);
   c.mlp_bias = r.find<bool>("mlp_bias").value_or(false);
@@ -46,9 +46,8 @@ Config Config::read(ConfigReader& r) {
     r.fail("num_key_value_heads", fmt::format("expected a divisor of num_attention_heads {}, found {}",
                                               c.num_attention_heads, c.num_key_value_heads));
   }
-  if (c.num_hidden_layers > 4096)
-    r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
-  if (c.head_dim % 2) r.fail("head_dim", fmt::format("expected an even number, found {}", c.head_dim));
+  if (c.head_dim % 2 || c.head_dim > kLargestHead)
+    r.fail("head_dim", fmt::format("expected an even number up to {}, found {}", kLargestHead, c.head_dim));
   c.rope = read_rope(r, /*multimodal=*/false, /*partial=*/1.0);
   if (c.rope.partial_rotary_factor != 1) {
     r.fail("partial_rotary_factor",

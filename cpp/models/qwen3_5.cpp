@@ -39,10 +39,10 @@ Config Config::read(ConfigReader& r) {
   c.vocab_size = r.require_size("vocab_size");
   c.hidden_size = r.require_size("hidden_size");
   c.intermediate_size = r.require_size("intermediate_size");
-  c.num_hidden_layers = r.require_size("num_hidden_layers");
+  c.num_hidden_layers = r.require_size("num_hidden_layers", 1, kMostLayers);
   c.num_attention_heads = r.require_size("num_attention_heads");
   c.num_key_value_heads = r.require_size("num_key_value_heads");
-  c.head_dim = r.require_size("head_dim", 2);
+  c.head_dim = r.require_size("head_dim", 2, kLargestHead);
   c.linear_num_key_heads = r.require_size("linear_num_key_heads");
   c.linear_num_value_heads = r.require_size("linear_num_value_heads");
   c.linear_key_head_dim = r.require_size("linear_key_head_dim");
@@ -58,8 +58,6 @@ Config Config::read(ConfigReader& r) {
     r.fail("linear_num_key_heads", fmt::format("expected a divisor of linear_num_value_heads {}, found {}",
                                                c.linear_num_value_heads, c.linear_num_key_heads));
   }
-  if (c.num_hidden_layers > 4096)
-    r.fail("num_hidden_layers", fmt::format("expected at most 4096, found {}", c.num_hidden_layers));
   const auto interval = r.find<int64_t>("full_attention_interval");
   if (interval && *interval < 1)
     r.fail("full_attention_interval", fmt::format("expected 1 or more, found {}", *interval));
@@ -86,9 +84,9 @@ Config Config::read(ConfigReader& r) {
   }
   if (!any_full) r.fail("layer_types", "no full_attention layer: transformers cannot size its masks without one");
   c.rope = read_rope(r, /*multimodal=*/true, /*partial=*/0.25);  // HF's own factor where the config has none
-  if (static_cast<int64_t>(double(c.head_dim) * c.rope.partial_rotary_factor) % 2) {
-    r.fail("head_dim",
-           fmt::format("expected an even rotary part, found {} x {}", c.head_dim, c.rope.partial_rotary_factor));
+  if (static_cast<int64_t>(double(c.head_dim) * c.rope.partial_rotary_factor) < 1) {
+    r.fail("head_dim", fmt::format("expected a rotary part of at least one dim, found {} x {}", c.head_dim,
+                                   c.rope.partial_rotary_factor));
   }
   r.expect("hidden_act", "silu");
   r.expect("attn_output_gate", true);

@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+/// What a config may ask for before its tensors have been seen: anything larger is a mistake, not a model.
+constexpr int64_t kMostLayers = 4096, kLargestHead = 65536;
+
 struct Family {
   std::string name;                      // qwen3_5
   std::vector<std::string> model_types;  // config.json /model_type values of a text config

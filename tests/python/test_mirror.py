@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,15 @@ def test_errors_name_the_thing(embedded: Path, tmp_path: Path) -> None:
         cache = mirror.new_cache()
         mirror(torch.tensor([[1, 2]]), cache=cache)
         mirror(torch.tensor([[1], [2]]), cache=cache)
+
+
+def test_a_file_cut_short_while_mapped_is_refused(embedded: Path, tmp_path: Path) -> None:
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(embedded / file, tmp_path)
+    mirror = Mirror.load(tmp_path, dtype="bfloat16")
+    os.truncate(tmp_path / "model.safetensors", 100_000)
+    with pytest.raises(LoadError, match="changed while it was in use"):
+        mirror(torch.tensor([[5, 6, 7]]))
 
 
 def test_default_inputs_have_their_names() -> None:

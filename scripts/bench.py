@@ -1,0 +1,204 @@
+"""Measure Lockstep at full size (the Qwen3.5 0.8B shape, random weights), as ratios within one run.
+
+    scripts/bench [NAME ...] [--json FILE] [--pairs 7]
+
+NAME is forward, lockstep, provenance, load or memory; all of them if left out. Times are medians of interleaved pairs,
+page cache warm; a ratio compares the two members of a pair. --json writes a list of {name, value, unit, bar, passes,
+pairs}. Exit 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from checkpoints import checkpoint
+
+from lockstep import inputs, verification
+from lockstep.native import _core
+
+LONG, SHORT = 279, 6
+
+
+class Results:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, name: str, value: float, unit: str, bar: float | None = None, pairs: list[float] | None = None) -> None:
+        passes = bar is None or value <= bar
+        self.rows.append({"name": name, "value": round(value, 4), "unit": unit, "bar": bar, "passes": passes, "pairs": pairs})
+        stated = "" if bar is None else f"  bar {bar:g} {'ok' if passes else 'MISSED'}"
+        print(f"{name:48} {value:10.3f} {unit}{stated}", flush=True)
+
+
+def seconds(act: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def ratios(base: Callable[[], Any], other: Callable[[], Any], pairs: int) -> tuple[float, list[float], list[float]]:
+    """Median of other / base over interleaved pairs, the ratios, and the base's seconds. One pair first, to warm up."""
+    base(), other()
+    found, plain = [], []
+    for i in range(pairs):
+        order = (base, other) if i % 2 == 0 else (other, base)
+        took = {act: seconds(act) for act in order}
+        found.append(took[other] / took[base])
+        plain.append(took[base])
+    return statistics.median(found), [round(r, 4) for r in found], plain
+
+
+def ready(name: str, tokens: int, points: str) -> Any:
+    """A run on checkpoint `name` whose reference and mirror are loaded and bound."""
+    run = verification._Run("float32", "sdpa", points, {"atol": 1e-5, "rtol": 0.0, "bitwise": False}, lambda _: None)
+    run.load(checkpoint(name), None, None)
+    run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None, None)
+    run.provenance()
+    return run
+
+
+def bench_forward(results: Results, pairs: int) -> None:
+    """The mirror's forward against Hugging Face's."""
+    run = ready("full", LONG, "layer")
+    for tokens in (SHORT, LONG):
+        f = inputs.Forward("x", run.forwards[0].ids[:, :tokens])
+        ratio, found, plain = ratios(
+            lambda f=f: run.reference.forward(f),
+            lambda f=f: run.mirror.forward(f.ids, None, None, None, "sdpa", run.reference.variant, None),
+            pairs,
+        )
+        results.add(f"forward.hf.{tokens}_tokens", statistics.median(plain), "s")
+        results.add(f"forward.mirror_over_hf.{tokens}_tokens", ratio, "x", 1.10 if tokens == LONG else None, found)
+
+
+def bench_lockstep(results: Results, pairs: int) -> None:
+    """The lockstep leg, both sides and the comparison, against the plain HF forward."""
+    for points, bar in (("layer", 2.3), ("sublayer", None)):
+        run = ready("full", LONG, points)
+
+        def leg(run: Any = run) -> None:
+            run.points.clear()
+            run.lockstep()
+            assert all(p["verdict"] == "identical" for p in run.points)
+
+        ratio, found, _ = ratios(lambda run=run: run.reference.forward(run.forwards[0]), leg, pairs)
+        results.add(f"lockstep.{points}_over_hf.{LONG}_tokens", ratio, "x", bar, found)
+
+
+def bench_provenance(results: Results, pairs: int) -> None:
+    """Provenance against one torch.equal pass over the same bytes."""
+    for name in ("full-float32", "full"):
+        run = ready(name, SHORT, "layer")
+        parameters = dict(run.reference.model.named_parameters())
+        files = {n: run.source.file_tensor(n) for n in parameters}
+        if name == "full":  # cast: the pass is over the reference's own float32 bytes twice
+            files = {n: p.detach().clone() for n, p in parameters.items()}
+
+        def equal_pass(files: Any = files, parameters: Any = parameters) -> None:
+            assert all(torch.equal(p, files[n]) for n, p in parameters.items())
+
+        ratio, found, plain = ratios(equal_pass, run.provenance, pairs)
+        results.add(f"provenance.equal_pass.{name}", statistics.median(plain), "s")
+        results.add(f"provenance.over_equal_pass.{name}", ratio, "x", 3.0, found)
+
+
+def bench_load(results: Results, pairs: int) -> None:
+    """Opening and binding the mirror by itself, and verify's own phases."""
+    for name in ("full-float32", "full"):
+        folder = str(checkpoint(name))
+        for dtype in ("float32", "bfloat16"):
+            took = [seconds(lambda f=folder, d=dtype: _core.Mirror.open(f).bind(d)) for _ in range(3)]
+            results.add(f"load.mirror.{name}.as_{dtype}", statistics.median(took), "s")
+    report = verification.verify(checkpoint("full"), ids=[(i * 7919) % 248_000 for i in range(LONG)], points="layer")
+    for phase, took_ in report.data["seconds"].items():
+        results.add(f"verify.seconds.{phase}", took_, "s")
+
+
+# What the memory benchmark runs in a process of its own: plain forward, or verify.
+CHILD = {
+    "plain": "from lockstep.reference import Reference\nfrom lockstep.inputs import Forward\nimport torch, pathlib\n"
+    "r = Reference.load(pathlib.Path(folder), 'Qwen3_5ForCausalLM', 'float32', 'sdpa', None)\n"
+    "logits = r.forward(Forward('x', torch.tensor([ids])))\n",
+    "verify": "import lockstep\nreport = lockstep.verify(folder, ids=ids)\nassert report.exit_code == 0, report.data['pedigree']\n",
+}
+
+
+def peak_anonymous(kind: str, folder: Path) -> float:
+    """MB of RssAnon at its highest, sampled from outside every 5 ms."""
+    ids = [(i * 7919) % 248_000 for i in range(LONG)]
+    code = f"folder, ids = {str(folder)!r}, {ids!r}\n{CHILD[kind]}"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    peak = 0.0
+
+    def watch() -> None:
+        nonlocal peak
+        while process.poll() is None:
+            try:
+                lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            except OSError:
+                return
+            peak = max([peak, *(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))])
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    if process.wait():
+        raise SystemExit(f"the {kind} process failed")
+    thread.join()
+    return peak
+
+
+def bench_memory(results: Results, pairs: int) -> None:
+    """Peak anonymous memory of verify, less that of the plain forward: at most 1.5 logits + 150 MB."""
+    bar = 1.5 * LONG * 248_320 * 4 / 2**20 + 150
+    for name in ("full-float32", "full"):
+        plain = peak_anonymous("plain", checkpoint(name))
+        whole = peak_anonymous("verify", checkpoint(name))
+        results.add(f"memory.plain.{name}", plain, "MB")
+        results.add(f"memory.verify_less_plain.{name}", whole - plain, "MB", round(bar, 1))
+
+
+BENCHES: dict[str, Callable[[Results, int], None]] = {
+    "forward": bench_forward,
+    "lockstep": bench_lockstep,
+    "provenance": bench_provenance,
+    "load": bench_load,
+    "memory": bench_memory,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--pairs", type=int, default=7)
+    options = parser.parse_args()
+    unknown = sorted(set(options.names) - set(BENCHES))
+    if unknown:
+        print(f"bench: {unknown[0]!r}: expected one of {', '.join(BENCHES)}", file=sys.stderr)
+        return 2
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    results = Results()
+    for name in options.names or BENCHES:
+        print(f"-- {BENCHES[name].__doc__}", flush=True)
+        BENCHES[name](results, options.pairs)
+    if options.json:
+        options.json.write_text(json.dumps(results.rows, indent=1) + "\n")
+    missed = [row["name"] for row in results.rows if not row["passes"]]
+    print(f"{len(results.rows)} measured, {len(missed)} bars missed{': ' + ', '.join(missed) if missed else ''}")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

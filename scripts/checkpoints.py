@@ -1,0 +1,28 @@
+"""The larger checkpoints that tests, the matrix and the benchmarks use, made once under build/checkpoints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "checkpoints"
+MADE_BY = {
+    "smollm2": ["fetch_smollm2.py"],
+    "tiny": ["make_checkpoint.py", "--preset", "tiny"],
+    "full": ["make_checkpoint.py", "--preset", "qwen3.5-0.8b"],
+    "full-float32": ["make_checkpoint.py", "--preset", "qwen3.5-0.8b", "--dtype", "float32"],
+}
+
+
+def checkpoint(name: str) -> Path:
+    """The folder of `name`; made by its script if it is not there yet."""
+    folder = FOLDER / name
+    if (folder / "config.json").is_file():  # the last file that the scripts write
+        return folder
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    script, *arguments = MADE_BY[name]
+    print(f"making {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, str(ROOT / "scripts" / script), *arguments, str(folder)], check=True, stdout=sys.stderr)
+    return folder

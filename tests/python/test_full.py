@@ -1,0 +1,38 @@
+"""The long parts: real weights and full size. Run by scripts/test --full."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import lockstep
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from checkpoints import checkpoint  # noqa: E402
+
+pytestmark = pytest.mark.full
+
+
+@pytest.mark.parametrize("attn", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_smollm2_is_identical(dtype: str, attn: str) -> None:
+    report = lockstep.verify(checkpoint("smollm2"), dtype=dtype, attn=attn, points="all", bitwise=True)
+    assert (report.exit_code, report.verdict) == (0, "identical")
+    assert {p["max_ulp"] for p in report.points} == {0}
+
+
+def test_smollm2_answers() -> None:
+    report = lockstep.verify(checkpoint("smollm2"), prompt="The capital of France is")
+    (logits,) = report.data["logits"]
+    assert [p["shape"] for p in report.points if p["point"] == "model.input"] == []
+    assert logits["top3"]["mirror"][0]["id"] == logits["top3"]["reference"][0]["id"] == 7042
+
+
+def test_full_size_is_identical() -> None:
+    report = lockstep.verify(checkpoint("full"), points="all", bitwise=True)
+    assert (report.exit_code, report.verdict) == (0, "identical")
+    assert report.data["model"]["parameters"] == 752_393_024
+    assert report.data["model"]["ignored"] == {"model.visual.*": 3, "mtp.*": 3}
+    assert report.legs["coverage"]["absent"] == ["head_grouping"]
