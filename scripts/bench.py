@@ -61,7 +61,7 @@ def ratios(base: Callable[[], Any], other: Callable[[], Any], pairs: int) -> tup
 
 def ready(name: str, tokens: int, points: str) -> Any:
     """A run on checkpoint `name` whose reference and mirror are loaded and bound."""
-    run = verification._Run("float32", "sdpa", points, {"atol": 1e-5, "rtol": 0.0, "bitwise": False}, lambda _: None)
+    run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, False, lambda _: None)
     run.load(checkpoint(name), None, None)
     run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None, None)
     run.provenance()
@@ -84,16 +84,15 @@ def bench_forward(results: Results, pairs: int) -> None:
 
 def bench_lockstep(results: Results, pairs: int) -> None:
     """The lockstep leg, both sides and the comparison, against the plain HF forward."""
-    for points, bar in (("layer", 2.3), ("sublayer", None)):
-        run = ready("full", LONG, points)
+    for points, tokens, bar in (("layer", LONG, 2.3), ("sublayer", LONG, None), ("layer", SHORT, None)):
+        run = ready("full", tokens, points)
 
         def leg(run: Any = run) -> None:
-            run.points.clear()
             run.lockstep()
             assert all(p["verdict"] == "identical" for p in run.points)
 
         ratio, found, _ = ratios(lambda run=run: run.reference.forward(run.forwards[0]), leg, pairs)
-        results.add(f"lockstep.{points}_over_hf.{LONG}_tokens", ratio, "x", bar, found)
+        results.add(f"lockstep.{points}_over_hf.{tokens}_tokens", ratio, "x", bar, found)
 
 
 def bench_provenance(results: Results, pairs: int) -> None:
@@ -118,7 +117,7 @@ def bench_load(results: Results, pairs: int) -> None:
     for name in ("full-float32", "full"):
         folder = str(checkpoint(name))
         for dtype in ("float32", "bfloat16"):
-            took = [seconds(lambda f=folder, d=dtype: _core.Mirror.open(f).bind(d)) for _ in range(3)]
+            took = [seconds(lambda f=folder, d=dtype: _core.Mirror.open(f).bind(d)) for _ in range(pairs)]
             results.add(f"load.mirror.{name}.as_{dtype}", statistics.median(took), "s")
     report = verification.verify(checkpoint("full"), ids=[(i * 7919) % 248_000 for i in range(LONG)], points="layer")
     for phase, took_ in report.data["seconds"].items():
@@ -128,7 +127,8 @@ def bench_load(results: Results, pairs: int) -> None:
 # What the memory benchmark runs in a process of its own: plain forward, or verify.
 CHILD = {
     "plain": "from lockstep.reference import Reference\nfrom lockstep.inputs import Forward\nimport torch, pathlib\n"
-    "r = Reference.load(pathlib.Path(folder), 'Qwen3_5ForCausalLM', 'float32', 'sdpa', None)\n"
+    "about = {'hf_class': 'Qwen3_5ForCausalLM', 'tied': True, 'layer_types': ['linear_attention']}\n"
+    "r = Reference.load(pathlib.Path(folder), about, 'float32', 'sdpa')\n"
     "logits = r.forward(Forward('x', torch.tensor([ids])))\n",
     "verify": "import lockstep\nreport = lockstep.verify(folder, ids=ids)\nassert report.exit_code == 0, report.data['pedigree']\n",
 }

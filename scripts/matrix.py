@@ -72,8 +72,6 @@ def main() -> int:
     print(f"{'checkpoint':10} {'release':8} {'variant':8} {'dtype':9} {'attn':6} {'verdict':10} points")
     for name in options.only or DTYPES:
         for release in RELEASES:
-            if name == "full" and release != "5.18.0":
-                continue
             for dtype in DTYPES[name]:
                 for attn in ("sdpa", "eager"):
                     found = cell(release, None if name == "embedded" else checkpoint(name), dtype, attn)

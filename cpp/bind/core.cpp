@@ -1,4 +1,5 @@
 // The Python module lockstep._core. Thin: it turns tensors and strings, and releases the GIL around long work.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -29,7 +30,7 @@ py::object to_python(const nlohmann::json& j) {
 
 at::ScalarType parse_dtype(const std::string& name) {
   const auto dtype = run_dtype(name);
-  if (!dtype) throw InputError("dtype \"" + name + "\": expected float32, bfloat16, float16 or float64");
+  if (!dtype) throw InputError("dtype \"" + name + "\": expected float32, bfloat16 or float16");
   return *dtype;
 }
 
@@ -115,6 +116,13 @@ PYBIND11_MODULE(_core, m) {
   py::register_exception<InputError>(m, "InputError", error.ptr());
 
   m.def("names", &names, py::arg("folder"));
+  m.def(
+      "digest",
+      [](const std::string& folder) {
+        const auto checkpoint = Checkpoint::open(folder);
+        return digest_of(checkpoint, checkpoint.digests());
+      },
+      py::arg("folder"), py::call_guard<py::gil_scoped_release>());
   m.def("family", &family, py::arg("folder"));
   m.def("families", [] {
     std::vector<std::string> list;
@@ -146,7 +154,7 @@ PYBIND11_MODULE(_core, m) {
         Metrics r;
         {
           py::gil_scoped_release release;
-          r = compare(reference, candidate, {atol, rtol, false});
+          r = compare(reference, candidate, {atol, rtol});
         }
         return to_python({{"verdict", name(r.verdict)},
                           {"elements", r.elements},
@@ -169,6 +177,7 @@ PYBIND11_MODULE(_core, m) {
           "bind", [](Mirror& self, const std::string& dtype) { self.bind(parse_dtype(dtype)); }, py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>())
       .def("describe", &describe)
+      .def("check_unchanged", [](const Mirror& self) { self.checkpoint().check_unchanged(); })
       .def(
           "parameter",
           [](const Mirror& self, const std::string& name) {
@@ -193,7 +202,7 @@ PYBIND11_MODULE(_core, m) {
       .def(
           "digest", [](const Mirror& self) { return digest_of(self.checkpoint(), self.checkpoint().digests()); },
           py::call_guard<py::gil_scoped_release>())
-      .def("new_cache", [](const Mirror& self) { return std::make_shared<Cache>(self.model().layers()); })
+      .def("new_cache", [](const Mirror& self) { return std::make_shared<Cache>(self.model().new_cache()); })
       .def(
           "check",
           [](const Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
@@ -209,6 +218,9 @@ PYBIND11_MODULE(_core, m) {
             {
               py::gil_scoped_release release;
               at::NoGradGuard no_grad;
+              if (at::autocast::is_autocast_enabled(at::kCPU)) {
+                throw InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast");
+              }
               const auto v = Variant::named(variant);
               Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
                       cache.get());
@@ -228,6 +240,8 @@ PYBIND11_MODULE(_core, m) {
              return std::make_unique<Provenance>(source, mirror, parse_dtype(dtype));
            }),
            py::arg("source"), py::arg("mirror"), py::arg("dtype"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
+      .def("bind", &Provenance::bind, py::call_guard<py::gil_scoped_release>())
+      .def("still", &Provenance::still, py::arg("name"), py::arg("value"), py::call_guard<py::gil_scoped_release>())
       .def("compare_files", &Provenance::compare_files, py::call_guard<py::gil_scoped_release>())
       .def("reference_parameter", &Provenance::reference_parameter, py::arg("name"), py::arg("value"),
            py::call_guard<py::gil_scoped_release>())
@@ -244,14 +258,14 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<LockstepForward>(m, "LockstepForward")
       .def(py::init([](Mirror& mirror, const std::string& variant, const std::string& attn, const std::string& points,
-                       double atol, double rtol, bool bitwise, const std::string& name, const at::Tensor& ids,
+                       double atol, double rtol, const std::string& name, const at::Tensor& ids,
                        const MaybeTensor& positions, const MaybeTensor& mask, const std::shared_ptr<Cache>& cache) {
              return std::make_unique<LockstepForward>(mirror, Variant::named(variant), parse_attn(attn),
-                                                      parse_level(points), Gate{atol, rtol, bitwise},
+                                                      parse_level(points), Gate{atol, rtol},
                                                       ForwardSpec{name, make_inputs(ids, positions, mask), cache});
            }),
            py::arg("mirror"), py::arg("variant"), py::arg("attn"), py::arg("points"), py::arg("atol"), py::arg("rtol"),
-           py::arg("bitwise"), py::arg("name"), py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("cache"),
+           py::arg("name"), py::arg("ids"), py::arg("positions"), py::arg("mask"), py::arg("cache"),
            py::keep_alive<1, 2>())
       .def("reference", &LockstepForward::reference, py::arg("point"), py::arg("value"), py::arg("keep"),
            py::call_guard<py::gil_scoped_release>())

@@ -76,7 +76,11 @@ ConfigReader::ConfigReader(const json& object, std::string where, std::string po
 const json* ConfigReader::get(const std::string& key) {
   read_.insert(key);
   auto it = object_.find(key);
-  return it == object_.end() || it->is_null() ? nullptr : &*it;
+  if (it == object_.end() || it->is_null()) return nullptr;
+  static const std::string kText = "/text_config";
+  const auto pointer = pointer_.rfind(kText, 0) == 0 ? pointer_.substr(kText.size()) : pointer_;
+  if (!it->is_object()) (*settings_)[pointer + "/" + key] = *it;
+  return &*it;
 }
 
 bool ConfigReader::has(const std::string& key) const {
@@ -87,7 +91,9 @@ bool ConfigReader::has(const std::string& key) const {
 ConfigReader ConfigReader::child(const std::string& key) {
   const json* value = get(key);
   if (!value) fail(key, "expected an object, found nothing");
-  return ConfigReader(*value, where_, pointer_ + "/" + key);
+  ConfigReader reader(*value, where_, pointer_ + "/" + key);
+  reader.settings_ = settings_;
+  return reader;
 }
 
 void ConfigReader::fail(const std::string& key, const std::string& expected_found) const {

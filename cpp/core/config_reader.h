@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -24,12 +26,14 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string where, std::string pointer = "");
 
   bool has(const std::string& key) const;  // present and not null
+  /// The object under `key`. Raises LoadError if it is absent or no object.
   ConfigReader child(const std::string& key);
 
-  /// A key that must be there. T: int64_t, double, bool, std::string, std::vector<std::string>, std::vector<int64_t>.
+  /// A key that must be there, of the right type; else LoadError. T: int64_t, double, bool, std::string,
+  /// std::vector<std::string>, std::vector<int64_t>.
   template <class T>
   T require(const std::string& key);
-  /// A key that may be absent or null.
+  /// A key that may be absent or null. Raises LoadError for another type.
   template <class T>
   std::optional<T> find(const std::string& key);
   /// An integer from `least` to `most`.
@@ -45,6 +49,11 @@ class ConfigReader {
   /// Raises LoadError naming every key that was neither read nor ignored (null, and names that begin with "_", pass).
   void finish() const;
 
+  /// Every plain value that was read, by its pointer (of a composite config: without "/text_config"), children
+  /// included.
+  using Settings = std::map<std::string, nlohmann::json>;
+  const Settings& settings() const { return *settings_; }
+
   /// "config.json /rope_parameters/rope_theta"
   std::string at(const std::string& key) const { return fmt::format("{} {}/{}", where_, pointer_, key); }
   [[noreturn]] void fail(const std::string& key, const std::string& expected_found) const;
@@ -54,6 +63,7 @@ class ConfigReader {
   const nlohmann::json& object_;
   std::string where_, pointer_;
   std::set<std::string> read_;
+  std::shared_ptr<Settings> settings_ = std::make_shared<Settings>();
 };
 
 /// A number that may stand in two places: their common value. Raises LoadError naming both places if they differ, or

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
 
 #include "core/error.h"
 #include "core/tensor_text.h"
@@ -62,7 +61,8 @@ Sums sums(const T* r, const T* c, int64_t begin, int64_t end, const Gate& gate) 
       continue;
     }
     const double diff = x == y ? 0.0 : std::abs(y - x);  // equal infinities are equal
-    if (diff != 0 && !(diff <= gate.atol + gate.rtol * std::abs(x))) ++s.bad;
+    // An infinite difference never agrees, whatever rtol times an infinite reference would allow.
+    if (diff != 0 && !(std::isfinite(diff) && diff <= gate.atol + gate.rtol * std::abs(x))) ++s.bad;
     if (diff > s.max_abs) s.max_abs = diff, s.worst = i;
     s.max_ulp = std::max(s.max_ulp, std::abs(double(ordered(r[i])) - double(ordered(c[i]))));
     s.diff2 += diff * diff, s.ref2 += x * x, s.cand2 += y * y, s.dot += x * y;

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <optional>
 #include <vector>
 
 namespace lockstep {
@@ -12,13 +11,10 @@ namespace lockstep {
 enum class Verdict { identical, agrees, rounding, deviates, dtype, shape, missing, non_finite };
 const char* name(Verdict verdict);
 
+/// An element agrees if |candidate - reference| <= atol + rtol |reference|.
 struct Gate {
   double atol = 1e-5;
   double rtol = 0;
-  bool bitwise = false;
-  /// The worst verdict that passes.
-  Verdict limit() const { return bitwise ? Verdict::identical : Verdict::agrees; }
-  bool passes(Verdict verdict) const { return verdict <= limit(); }
 };
 
 struct Metrics {
@@ -49,6 +45,7 @@ struct LogitsAgreement {
   double kl = 0;
   double top1_agreement = 1;
 };
+/// mask [B, past + T] of 0 and 1 says which positions count; undefined: all.
 LogitsAgreement compare_logits(const at::Tensor& reference, const at::Tensor& candidate, const at::Tensor& mask);
 
 }  // namespace lockstep

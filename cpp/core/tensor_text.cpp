@@ -37,7 +37,7 @@ std::string dtype_name(at::ScalarType dtype) {
 }
 
 std::optional<at::ScalarType> run_dtype(const std::string& name) {
-  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+  for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     if (dtype_name(dtype) == name) return dtype;
   }
   return std::nullopt;

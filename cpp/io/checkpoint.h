@@ -13,6 +13,10 @@
 
 namespace lockstep {
 
+/// The two names that a tied head makes one.
+inline constexpr const char* kHead = "lm_head.weight";
+inline constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
 /// What a family does with tensors that it does not compute with. The list is explicit and printed with counts.
 struct IgnoredNames {
   std::vector<std::string> prefixes;
@@ -55,9 +59,10 @@ class Checkpoint {
   const std::vector<std::string>& notes() const { return notes_; }
   std::vector<std::string> names() const;  // sorted
   bool has(const std::string& name) const { return where_.count(name) > 0; }
+  /// Of a name for which has() is true.
   const TensorInfo& info(const std::string& name) const;
   std::string file_name(const std::string& name) const;
-  at::Tensor tensor(const std::string& name) const;
+  at::Tensor tensor(const std::string& name) const;  // in the file's dtype, a view where its bytes are aligned
 
   /// Every tensor of the files and every wanted parameter, with what is wrong, sorted by name. Does not raise.
   std::vector<NameRow> rows(const std::vector<WantedTensor>& wanted, const IgnoredNames& ignored, bool tie) const;

@@ -88,7 +88,7 @@ std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
     file->size_ = static_cast<size_t>(s.st_size);
     file->modified_ns_ = modified_ns(s);
     if (file->size_ > 0) {
-      void* at = ::mmap(nullptr, file->size_, PROT_READ, MAP_PRIVATE, fd, 0);
+      void* at = ::mmap(nullptr, file->size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
       file->data_ = at == MAP_FAILED ? nullptr : static_cast<const char*>(at);
     }
   }

@@ -1,4 +1,5 @@
-// A private read-only mapping of a whole file. Views into it share ownership.
+// A private mapping of a whole file. Views into it share ownership; who writes to one writes to memory of its own,
+// never to the file.
 //
 // A file that is cut short while it is mapped would end the process with SIGBUS at the next read. A handler gives such
 // a read zeros and remembers it, so that check_unchanged() refuses the result instead.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "core/error.h"
 #include "core/tensor_text.h"
 
@@ -9,8 +11,16 @@ namespace lockstep {
 
 at::Tensor CausalLM::forward(Run& run, const Inputs& inputs) {
   auto state = begin(run, inputs);
+  if (run.cache) run.cache->spoiled = true;
   for (int64_t i = 0; i < layers(); ++i) layer(run, state, i);
-  return end(run, state);
+  const auto logits = end(run, state);
+  if (run.cache) run.cache->spoiled = false;
+  return logits;
+}
+
+int64_t CausalLM::next_number() {
+  static std::atomic<int64_t> numbers{0};
+  return ++numbers;
 }
 
 void CausalLM::check(const Inputs& inputs, int64_t past, bool cached) const {
@@ -56,6 +66,10 @@ void CausalLM::check(const Inputs& inputs, int64_t past, bool cached) const {
 }
 
 void CausalLM::check(const Inputs& inputs, const Cache* cache) const {
+  if (cache && cache->model != number_) {
+    throw InputError("cache: it belongs to another model; make one with this model's new_cache()");
+  }
+  if (cache && cache->spoiled) throw InputError("cache: a forward stopped half-way in it; start again with a new one");
   check(inputs, cache ? cache->past : 0, cache != nullptr);
   if (!cache) return;
   for (const auto& layer : cache->layers) {

@@ -5,13 +5,10 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/config_reader.h"
-#include "io/checkpoint.h"
 #include "nn/cache.h"
 #include "nn/module.h"
 #include "nn/run.h"
@@ -30,7 +27,9 @@ struct Mechanisms {
   std::vector<std::string> layer_types;  // linear_attention, full_attention
   int64_t vocab = 0, attention_heads = 0, key_value_heads = 0, head_dim = 0, rotary_dim = 0;
   int64_t linear_key_heads = 0, linear_value_heads = 0, conv_kernel = 0;  // 0: the family has none
-  bool mrope = false, output_gate = false;
+  bool mrope = false;                                                     // three-row positions are taken
+  bool mrope_rows = false;  // and rows other than the first reach some frequency
+  bool output_gate = false;
 };
 
 class CausalLM : public Module {
@@ -52,12 +51,18 @@ class CausalLM : public Module {
   /// inv_freq [rotary_dim / 2] float32 by its formula.
   virtual at::Tensor inv_freq() const = 0;
 
-  /// All steps at once: logits [B, T, V]. The cache, if any, is advanced.
+  /// An empty cache for this model.
+  Cache new_cache() const { return Cache(static_cast<size_t>(layers()), number_); }
+  /// All steps at once: logits [B, T, V]. The cache, if any, is advanced; one whose forward throws is spoiled.
   at::Tensor forward(Run& run, const Inputs& inputs);
   /// Checks shapes, ids, mask and positions against the model, for a forward after `past` tokens, with a cache or none.
   void check(const Inputs& inputs, int64_t past, bool cached) const;
   /// The same against the cache itself, whose batch must be the inputs'.
   void check(const Inputs& inputs, const Cache* cache) const;
+
+ private:
+  static int64_t next_number();
+  const int64_t number_ = next_number();
 };
 
 }  // namespace lockstep

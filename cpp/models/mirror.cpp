@@ -8,9 +8,6 @@ namespace lockstep {
 
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
-
 std::vector<WantedTensor> wanted_of(const std::vector<Parameter*>& parameters) {
   std::vector<WantedTensor> wanted;
   for (const auto* p : parameters) wanted.push_back({p->name, p->shape});
@@ -28,6 +25,7 @@ std::unique_ptr<Mirror> Mirror::open(const std::string& folder) {
   auto built = build(m->checkpoint_);
   m->family_ = built.family;
   m->model_ = std::move(built.model);
+  m->settings_ = std::move(built.settings);
   m->parameters_ = m->model_->parameters();
   for (auto* p : m->parameters_) m->by_name_[p->name] = p;
   m->match_ = m->checkpoint_.match(wanted_of(m->parameters_), m->family_->ignored, built.tie);

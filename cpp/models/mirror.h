@@ -27,11 +27,14 @@ class Mirror {
 
   /// The file's tensor of a parameter, in the file's dtype. A tied head is the embedding.
   at::Tensor file_tensor(const std::string& parameter) const;
+  /// Of a parameter for which has_parameter() is true.
   bool has_parameter(const std::string& name) const { return by_name_.count(name) > 0; }
   const at::Tensor& value(const std::string& parameter) const { return by_name_.at(parameter)->value; }
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const Match& match() const { return match_; }
+  /// What the config says of the mathematics, by JSON pointer.
+  const ConfigReader::Settings& settings() const { return settings_; }
   const Family& family() const { return *family_; }
   CausalLM& model() const { return *model_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
@@ -43,6 +46,7 @@ class Mirror {
 
   Checkpoint checkpoint_;
   const Family* family_ = nullptr;
+  ConfigReader::Settings settings_;
   std::unique_ptr<CausalLM> model_;
   Match match_;
   std::vector<Parameter*> parameters_;

@@ -61,12 +61,18 @@ Config Config::read(ConfigReader& r) {
   const auto interval = r.find<int64_t>("full_attention_interval");
   if (interval && *interval < 1)
     r.fail("full_attention_interval", fmt::format("expected 1 or more, found {}", *interval));
+  std::vector<std::string> by_interval;
+  for (int64_t i = 0; interval && i < c.num_hidden_layers; ++i) {
+    by_interval.push_back((i + 1) % *interval ? "linear_attention" : "full_attention");
+  }
   if (auto types = r.find<std::vector<std::string>>("layer_types")) {
     c.layer_types = *types;
-  } else if (interval) {
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
-      c.layer_types.push_back((i + 1) % *interval ? "linear_attention" : "full_attention");
+    if (interval && static_cast<int64_t>(types->size()) == c.num_hidden_layers && *types != by_interval) {
+      r.fail("full_attention_interval",
+             fmt::format("is {}, but layer_types says otherwise: expected one pattern", *interval));
     }
+  } else if (interval) {
+    c.layer_types = by_interval;
   } else {
     r.fail("layer_types", "expected a list (or full_attention_interval), found nothing; there is no default");
   }
@@ -372,17 +378,19 @@ struct ForCausalLM final : CausalLM {
 };
 
 ForCausalLM::ForCausalLM(const Config& c) : model(this, c), lm_head(this, "lm_head", c.hidden_size, c.vocab_size) {
-  mechanisms_ = {.layer_types = c.layer_types,
-                 .vocab = c.vocab_size,
-                 .attention_heads = c.num_attention_heads,
-                 .key_value_heads = c.num_key_value_heads,
-                 .head_dim = c.head_dim,
-                 .rotary_dim = 2 * model.rotary_emb.inv_freq.size(0),
-                 .linear_key_heads = c.linear_num_key_heads,
-                 .linear_value_heads = c.linear_num_value_heads,
-                 .conv_kernel = c.linear_conv_kernel_dim,
-                 .mrope = true,
-                 .output_gate = true};
+  mechanisms_ = {
+      .layer_types = c.layer_types,
+      .vocab = c.vocab_size,
+      .attention_heads = c.num_attention_heads,
+      .key_value_heads = c.num_key_value_heads,
+      .head_dim = c.head_dim,
+      .rotary_dim = 2 * model.rotary_emb.inv_freq.size(0),
+      .linear_key_heads = c.linear_num_key_heads,
+      .linear_value_heads = c.linear_num_value_heads,
+      .conv_kernel = c.linear_conv_kernel_dim,
+      .mrope = true,
+      .mrope_rows = c.rope.mrope_section[1] + c.rope.mrope_section[2] > 0 && model.rotary_emb.inv_freq.size(0) > 1,
+      .output_gate = true};
 }
 
 CausalLM::State ForCausalLM::begin(Run& run, const Inputs& inputs) {

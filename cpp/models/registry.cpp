@@ -95,11 +95,12 @@ BuiltModel build_model(const nlohmann::json& config, const std::string& where) {
 
   std::vector<std::string> known;
   for (const auto& family : families()) {
-    BuiltModel built{&family, nullptr, false};
+    BuiltModel built{&family, nullptr, false, {}};
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end()) {
       ignore_common_keys(outer);
       built.model = family.make(outer, &built.tie);
       outer.finish();
+      built.settings = outer.settings();
       return built;
     }
     if (!family.composite.empty() && type == family.composite) {
@@ -118,6 +119,7 @@ BuiltModel build_model(const nlohmann::json& config, const std::string& where) {
       built.tie = composite_tie(outer, stated ? std::optional(built.tie) : std::nullopt);
       inner.finish();
       outer.finish();
+      built.settings = outer.settings();
       return built;
     }
     known.insert(known.end(), family.model_types.begin(), family.model_types.end());

@@ -31,6 +31,7 @@ struct BuiltModel {
   const Family* family;
   std::unique_ptr<CausalLM> model;
   bool tie = false;
+  ConfigReader::Settings settings;  // what the config says of the mathematics
 };
 BuiltModel build_model(const nlohmann::json& config, const std::string& where);
 

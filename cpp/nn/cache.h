@@ -18,9 +18,12 @@ struct LayerCache {
 };
 
 struct Cache {
-  explicit Cache(size_t layers) : layers(layers) {}
+  /// `model` is the model's own number: another model's cache is refused.
+  Cache(size_t layers, int64_t model) : layers(layers), model(model) {}
   std::vector<LayerCache> layers;
-  int64_t past = 0;  // tokens seen
+  int64_t model;
+  int64_t past = 0;      // tokens seen
+  bool spoiled = false;  // a forward stopped half-way: the layers no longer agree on `past`
 };
 
 }  // namespace lockstep

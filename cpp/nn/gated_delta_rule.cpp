@@ -11,7 +11,7 @@ using at::indexing::Slice;
 
 namespace {
 
-constexpr int64_t kChunk = 64;
+constexpr int64_t kChunk = kDeltaRuleChunk;
 constexpr double kL2Eps = 1e-6;
 
 /// x / |x| over the last dimension, epsilon under the root.

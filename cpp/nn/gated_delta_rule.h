@@ -11,6 +11,8 @@
 
 namespace lockstep {
 
+constexpr int64_t kDeltaRuleChunk = 64;  // tokens
+
 struct DeltaRuleInputs {
   at::Tensor query, key;     // [B, T, Hv, Dk], heads already repeated to Hv
   at::Tensor value;          // [B, T, Hv, Dv]

@@ -55,7 +55,8 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
       if (auto section = inner->find<std::vector<int64_t>>("mrope_section")) rope.mrope_section = *section;
       inner->expect("mrope_interleaved", true);
     }
-    if (rope.mrope_section.empty()) rope.mrope_section = {11, 11, 10};  // HF's own value where the config has none
+    if (!inner || !inner->has("mrope_section"))
+      rope.mrope_section = {11, 11, 10};  // HF's own where the config has none
     if (rope.mrope_section.size() != 3) {
       inner->fail("mrope_section", fmt::format("expected three lengths, found {}", rope.mrope_section.size()));
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nn/gated_delta_rule.h"
+
 namespace lockstep {
 
 using nlohmann::json;
@@ -29,8 +31,6 @@ constexpr const char* kMechanisms[] = {
     "rope",              // two different positions
 };
 
-constexpr int64_t kChunk = 64;
-
 }  // namespace
 
 bool Coverage::present(const std::string& mechanism) const {
@@ -46,7 +46,7 @@ bool Coverage::present(const std::string& mechanism) const {
   if (mechanism == "head_grouping") return linear_layer && m_.linear_value_heads > m_.linear_key_heads;
   if (mechanism == "gqa") return full_layer && m_.attention_heads > m_.key_value_heads;
   if (mechanism == "gate_split") return full_layer && m_.output_gate && m_.attention_heads > 1;
-  if (mechanism == "mrope_rows") return full_layer && m_.mrope;
+  if (mechanism == "mrope_rows") return full_layer && m_.mrope_rows;
   if (mechanism == "partial_rotary") return full_layer && m_.rotary_dim < m_.head_dim;
   if (mechanism == "kv_cache" || mechanism == "rope" || mechanism == "long_positions") return full_layer;
   return true;
@@ -63,7 +63,7 @@ void Coverage::add(const Inputs& in, int64_t past, bool cached) {
   mark("batch", B > 1 && !at::equal(in.ids[0], in.ids[B - 1]));
   mark("causal_mask", T > 1);
   mark("chunk_from_state", continued && T > 1);
-  mark("chunk_hand_over", T > kChunk);
+  mark("chunk_hand_over", T > kDeltaRuleChunk);
   mark("conv_reach", T >= m_.conv_kernel);
   mark("conv_state", continued);
   mark("delta_rule_step", continued && T == 1);

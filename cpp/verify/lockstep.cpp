@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "core/tensor_text.h"
 
@@ -38,6 +39,14 @@ json entry_of(const std::string& point, const std::string& input, const at::Tens
   return e;
 }
 
+Verdict verdict_of(const std::string& text) {
+  for (auto v : {Verdict::identical, Verdict::agrees, Verdict::rounding, Verdict::deviates, Verdict::dtype,
+                 Verdict::shape, Verdict::missing}) {
+    if (text == name(v)) return v;
+  }
+  return Verdict::non_finite;
+}
+
 /// The three largest logits of one row: [{id, logit}].
 json top3(const at::Tensor& row) {
   const auto [values, ids] = row.to(at::kDouble).topk(std::min<int64_t>(3, row.numel()));
@@ -69,6 +78,7 @@ LockstepForward::LockstepForward(Mirror& mirror, const Variant& variant, Attn at
 
 void LockstepForward::reference(const std::string& point, const at::Tensor& value, bool keep) {
   if (++fired_[point] > 1) return;  // a second firing is reported, the first is judged
+  arrived_.push_back(point);
   const auto plain = value.detach();
   if (auto it = early_.find(point); it != early_.end()) {
     compare_point(point, plain, it->second);
@@ -76,7 +86,6 @@ void LockstepForward::reference(const std::string& point, const at::Tensor& valu
     return;
   }
   pending_[point] = keep ? plain.clone(at::MemoryFormat::Contiguous) : plain;
-  if (point == kLogits) reference_head_ = plain, reference_head_version_ = plain._version();
 }
 
 void LockstepForward::advance(int64_t index) {
@@ -105,6 +114,7 @@ void LockstepForward::complete() {
 
 void LockstepForward::record(const std::string& point, const at::Tensor& value) {
   order_.push_back(point);
+  if (point == kLogits) mirror_logits_ = value.detach();
   const auto it = pending_.find(point);
   if (it == pending_.end()) {
     early_[point] = value.detach().clone();
@@ -131,59 +141,43 @@ void LockstepForward::compare_head(const at::Tensor& reference, const at::Tensor
 }
 
 void LockstepForward::returned_logits(const at::Tensor& logits) {
-  if (!reference_head_.defined()) return;
-  const auto m = compare(logits.detach(), reference_head_, gate_);
-  if (reference_head_._version() !=
-      reference_head_version_) {  // what it was before is gone: the change itself is the finding
-    auto& e = results_[kLogits];
-    e["verdict"] = name(Verdict::deviates);
-    e["max_ulp"] = e["max_abs"] = e["rel_l2"] = e["cosine"] = nullptr;
-    e["note"] = "the reference changes its logits in place after lm_head";
-  } else if (m.verdict != Verdict::identical) {
-    auto e = entry_of(kLogits, spec_.name, logits, reference_head_, m);
-    e["note"] = "the reference returns other logits than its lm_head gave";
-    results_[kLogits] = e;
-    compare_head(logits.detach(), reference_head_);
+  complete();
+  const auto m = compare(logits.detach(), mirror_logits_, gate_);
+  auto& at_head = results_[kLogits];
+  const bool worse = at_head.is_null() || m.verdict > verdict_of(at_head["verdict"]);
+  if (worse) {
+    at_head = entry_of(kLogits, spec_.name, logits.detach(), mirror_logits_, m);
+    at_head["note"] = "the reference returns other logits than its lm_head gave";
+    compare_head(logits.detach(), mirror_logits_);
   }
+  mirror_logits_ = at::Tensor();
 }
 
 json LockstepForward::finish() {
   complete();
   json points = json::array(), fired = json::array();
+  auto missing = [&](const std::string& point, const at::Tensor& value, const char* note) {
+    Metrics m;
+    m.verdict = Verdict::missing;
+    m.max_ulp = m.max_abs = m.rel_l2 = m.cosine = std::numeric_limits<double>::quiet_NaN();
+    m.elements = m.bad_elements = value.numel();
+    auto e = entry_of(point, spec_.name, value, value, m);
+    e["note"] = note;
+    points.push_back(e);
+  };
   for (const auto& point : order_) {
     if (auto it = results_.find(point); it != results_.end()) {
       if (fired_[point] != 1) it->second["verdict"] = name(Verdict::missing);
       points.push_back(std::move(it->second));
     } else {
-      const auto& mine = early_.at(point);
-      points.push_back({{"point", point},
-                        {"input", spec_.name},
-                        {"shape", mine.sizes().vec()},
-                        {"dtype", dtype_name(mine.scalar_type())},
-                        {"max_ulp", nullptr},
-                        {"max_abs", nullptr},
-                        {"rel_l2", nullptr},
-                        {"cosine", nullptr},
-                        {"worst_index", nullptr},
-                        {"verdict", name(Verdict::missing)},
-                        {"note", "the reference never fired it"}});
+      missing(point, early_.at(point), "the reference never fired it");
     }
     if (fired_[point] != 1) fired.push_back({{"point", point}, {"times", fired_[point]}});
   }
-  for (const auto& [point, value] : pending_) {
-    points.push_back({{"point", point},
-                      {"input", spec_.name},
-                      {"shape", value.sizes().vec()},
-                      {"dtype", dtype_name(value.scalar_type())},
-                      {"max_ulp", nullptr},
-                      {"max_abs", nullptr},
-                      {"rel_l2", nullptr},
-                      {"cosine", nullptr},
-                      {"worst_index", nullptr},
-                      {"verdict", name(Verdict::missing)},
-                      {"note", "the mirror never fired it"}});
+  for (const auto& point : arrived_) {
+    if (auto it = pending_.find(point); it != pending_.end()) missing(point, it->second, "the mirror never fired it");
   }
-  pending_.clear(), early_.clear(), reference_head_ = at::Tensor();
+  pending_.clear(), early_.clear(), mirror_logits_ = at::Tensor();
   return {{"points", points}, {"logits", logits_}, {"fired", fired}};
 }
 

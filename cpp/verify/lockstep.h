@@ -24,6 +24,7 @@ struct ForwardSpec {
 
 class LockstepForward final : private Recorder {
  public:
+  /// `mirror` is bound already. Raises InputError from the first step if the inputs do not fit it.
   LockstepForward(Mirror& mirror, const Variant& variant, Attn attn, Level level, const Gate& gate, ForwardSpec spec);
 
   /// One capture of the reference. `keep` false: the caller promises that the tensor does not change until advance()
@@ -33,7 +34,7 @@ class LockstepForward final : private Recorder {
   void advance(int64_t index);
   /// Runs the mirror to the end.
   void complete();
-  /// The reference's returned logits: they must be what its lm_head gave.
+  /// The logits that the reference returns, which may not be what its lm_head gave: they are judged too.
   void returned_logits(const at::Tensor& logits);
 
   /// {points: [{point, input, shape, dtype, max_ulp, max_abs, rel_l2, cosine, worst_index, verdict, ...}],
@@ -54,13 +55,13 @@ class LockstepForward final : private Recorder {
   int64_t next_ = -1;  // -1: not begun; 0..L: the next layer; L + 1: done
   double seconds_ = 0;
   std::map<std::string, at::Tensor> pending_;  // reference's, waiting for the mirror
+  std::vector<std::string> arrived_;           // reference's points in the order they came
   std::map<std::string, at::Tensor> early_;    // mirror's, whose reference has not come
   std::map<std::string, int64_t> fired_;       // by the reference
   std::vector<std::string> order_;             // the mirror's points in execution order
   std::map<std::string, nlohmann::json> results_;
   nlohmann::json logits_;
-  at::Tensor reference_head_;
-  uint32_t reference_head_version_ = 0;
+  at::Tensor mirror_logits_;  // kept until the reference has returned its own
 };
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@ using nlohmann::json;
 
 namespace {
 
+constexpr const char* kInvFreq = "model.rotary_emb.inv_freq";
 constexpr int64_t kBlock = 1 << 22;  // elements cast at a time, so that memory does not grow with the tensor
 
 /// Flat index of the first element at which cast(file) and value differ, or -1.
@@ -45,39 +46,50 @@ void Provenance::differ(const std::string& tensor, const at::Tensor& reference, 
   differing_.push_back(entry);
 }
 
+void Provenance::differ(const std::string& what, const json& reference, const json& mirror) {
+  differing_.push_back({{"tensor", what}, {"index", nullptr}, {"reference", reference}, {"mirror", mirror}});
+}
+
 void Provenance::compare_files() {
   if (&source_ == &mirror_) return;
+  for (const auto& [pointer, value] : source_.settings()) {
+    const auto other = mirror_.settings().find(pointer);
+    if (other != mirror_.settings().end() && other->second != value)
+      differ("config.json " + pointer, value, other->second);
+  }
+  const auto a = source_.model().inv_freq(), b = mirror_.model().inv_freq();
+  if (a.sizes() != b.sizes() || !same_bits(a, b)) differ(kInvFreq, a, b);
   for (const auto* p : source_.parameters()) {
     if (!mirror_.has_parameter(p->name)) {
-      differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "present"}, {"mirror", "absent"}});
+      differ(p->name, json("present"), json("absent"));
       continue;
     }
     const auto a = source_.file_tensor(p->name), b = mirror_.file_tensor(p->name);
     const bool alike = a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
     same_file_[p->name] = alike && same_bits(a, b);
-    const bool same_as_embedding = p->name == "lm_head.weight" && source_.match().tied && mirror_.match().tied;
+    const bool same_as_embedding = p->name == kHead && source_.match().tied && mirror_.match().tied;
     if (!same_file_[p->name] && !same_as_embedding) differ(p->name, a, b);
   }
   for (const auto* p : mirror_.parameters()) {
     if (source_.has_parameter(p->name)) continue;
-    differing_.push_back({{"tensor", p->name}, {"index", nullptr}, {"reference", "absent"}, {"mirror", "present"}});
+    differ(p->name, json("absent"), json("present"));
   }
 }
 
 void Provenance::reference_parameter(const std::string& name, const at::Tensor& value) {
   ++compared_;
   if (!source_.has_parameter(name)) {
-    differing_.push_back({{"tensor", name}, {"index", nullptr}, {"reference", described(value)}, {"mirror", "absent"}});
+    differ(name, json(described(value)), json("absent"));
     return;
   }
-  if (name == "model.embed_tokens.weight") embedding_ = value.const_data_ptr();
+  if (name == kEmbedding) embedding_ = value.const_data_ptr();
   const auto file = source_.file_tensor(name);
-  const bool tied_here = name == "lm_head.weight" && source_.match().tied && value.const_data_ptr() == embedding_;
+  const bool tied_here = name == kHead && source_.match().tied && value.const_data_ptr() == embedding_;
   if (!tied_here && file.scalar_type() != dtype_) {
-    ++casts_[dtype_name(file.scalar_type()) + " -> " + dtype_name(dtype_)];
+    casts_[dtype_name(file.scalar_type()) + " -> " + dtype_name(dtype_)].push_back(name);
   }
   // A tied head in the reference's own memory has been compared as the embedding.
-  const bool equal = tied_here ? seen_["model.embed_tokens.weight"]
+  const bool equal = tied_here ? seen_[kEmbedding]
                                : value.scalar_type() == dtype_ && value.sizes() == file.sizes() &&
                                      first_difference_after_cast(file, value) < 0;
   seen_[name] = equal;
@@ -87,24 +99,31 @@ void Provenance::reference_parameter(const std::string& name, const at::Tensor& 
 }
 
 void Provenance::reference_inv_freq(const at::Tensor& value) {
-  const std::string name = "model.rotary_emb.inv_freq";
   const auto formula = source_.model().inv_freq();
   ++compared_;
   if (value.sizes() != formula.sizes() || value.scalar_type() != formula.scalar_type() || !same_bits(value, formula)) {
-    differ(name, value, formula);
+    differ(kInvFreq, value, formula);
   }
 }
 
-json Provenance::finish() {
+void Provenance::bind() {
   for (const auto* p : source_.parameters()) {
-    if (!seen_.count(p->name)) {
-      differing_.push_back({{"tensor", p->name},
-                            {"index", nullptr},
-                            {"reference", "absent"},
-                            {"mirror", described(source_.file_tensor(p->name))}});
-    }
+    if (!seen_.count(p->name)) differ(p->name, json("absent"), json(described(source_.file_tensor(p->name))));
   }
   mirror_.bind_rest(dtype_);
+}
+
+void Provenance::still(const std::string& name, const at::Tensor& value) {
+  const auto it = seen_.find(name);
+  if (it == seen_.end() || !it->second) return;  // named already
+  const auto file = source_.file_tensor(name);
+  if (value.scalar_type() == dtype_ && value.sizes() == file.sizes() && first_difference_after_cast(file, value) < 0)
+    return;
+  differ(name, value, file);
+  differing_.back()["note"] = "it changed during the run";
+}
+
+json Provenance::finish() const {
   source_.checkpoint().check_unchanged();
   mirror_.checkpoint().check_unchanged();
   return {{"verdict", name(differing_.empty() ? Verdict::identical : Verdict::deviates)},

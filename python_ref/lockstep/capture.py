@@ -57,9 +57,11 @@ class Capture:
             self._undo.pop()()
 
     def wants(self, point: str) -> bool:
+        """Is `point` within the level?"""
         return ORDER[_core.level_of(point)] <= ORDER[self.points]
 
     def emit(self, point: str, value: Any) -> None:
+        """Hands a tensor to the sink, if there is one and it wants the point; anything else is no capture."""
         if self.sink is not None and isinstance(value, torch.Tensor) and self.wants(point):
             self.sink.capture(point, value)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from .native import LoadError
 
 EMBEDDED = Path(__file__).parent / "embedded"
-# Weights, configs, templates and tokenizers; nothing that could run.
-PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "vocab.txt", "merges.txt"]
+# Weights, configs, templates and tokenizers of the top folder; nothing that could run.
+PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "spiece.model", "vocab.txt", "merges.txt"]
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 
 
@@ -32,7 +32,7 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
 
     where = f"{text}" + (f" at revision {revision}" if revision else "")
     try:
-        return Path(snapshot_download(text, revision=revision, allow_patterns=PATTERNS))
+        return Path(snapshot_download(text, revision=revision, allow_patterns=PATTERNS, ignore_patterns=["*/*"]))
     except LocalEntryNotFoundError:
         raise LoadError(
             f"{where}: no such folder, not in the hub cache, and the hub cannot be reached"

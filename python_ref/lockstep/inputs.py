@@ -30,15 +30,6 @@ class Forward:
     mask: torch.Tensor | None = None
     past: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "ids": self.ids.tolist(),
-            "positions": None if self.positions is None else self.positions.tolist(),
-            "mask": None if self.mask is None else self.mask.tolist(),
-            "past": self.past,
-        }
-
 
 def default_inputs(vocab: int, mrope: bool) -> list[Forward]:
     """Lengths 1 to 130, positions from 5000, a left-padded batch, three-row positions, cache splits, single steps."""
@@ -102,7 +93,7 @@ def from_file(path: str | os.PathLike[str]) -> list[Forward]:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     if isinstance(data, dict) and "forwards" in data:
         data = data["forwards"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def hf_shapes(folder: Path, hf_class: str) -> dict[str, list[int]]:
 
 def listing(folder: Path) -> dict[str, Any]:
     """The data of `lockstep names --json`."""
+    import transformers
+
+    started = time.perf_counter()
     rows = _core.names(str(folder))
     family = _core.family(str(folder))
     hf = hf_shapes(folder, family["hf_class"])
@@ -51,15 +55,16 @@ def listing(folder: Path) -> dict[str, Any]:
         "format_version": 1,
         "command": "names",
         "verdict": "identical" if not bad else "missing",
-        "model": {"family": family["family"], "layer_types": family["layer_types"], "digest": None},
-        "pedigree": None,
-        "seconds": {},
+        "model": {**family, "digest": _core.digest(str(folder))},
+        "pedigree": {"transformers": transformers.__version__, "torch": torch.__version__},
+        "seconds": {"total": round(time.perf_counter() - started, 3)},
         "exit_code": int(bool(bad)),
         "names": rows,
     }
 
 
 def show(data: dict[str, Any], console: Console) -> None:
+    """Prints the table, what is wrong with each name, and how many fit."""
     table = Table()
     for column in ("checkpoint", "mirror", "transformers", "shape", "dtype", "status"):
         table.add_column(column, overflow="fold")

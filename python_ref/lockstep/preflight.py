@@ -26,7 +26,8 @@ def run(reference: Reference, mirror: _core.Mirror, forwards: list[Forward], poi
     _check_last_layer(reference, named["len65"])
     _check_padding(reference, named["pad2"])
     for split in ("split2_148", "split64_86"):
-        _check_split(reference, named[f"{split}.0"], named[f"{split}.1"], split)
+        _check_split(reference, [named[f"{split}.0"], named[f"{split}.1"]], split, points)
+    _check_split(reference, [named["len65"], *(named[f"step{i}"] for i in range(1, 6))], "steps", points)
     continued = {f.past for f in forwards}
     for f in forwards:
         if is_packed(f) and f.name not in continued:
@@ -98,16 +99,29 @@ def _check_padding(reference: Reference, f: Forward) -> None:
     reference.check("padded_single", True, rel_l2=found if found < float("inf") else None, judged=False)
 
 
-def _check_split(reference: Reference, first: Forward, second: Forward, name: str) -> None:
-    """In two parts over the cache: as in one shot."""
-    whole = reference.forward(Forward(name, torch.cat([first.ids, second.ids], dim=1)))
-    caches = Caches([first, second], reference.new_cache)
-    parts = []
-    for f in (first, second):
+def _check_split(reference: Reference, parts: list[Forward], name: str, points: str) -> None:
+    """In parts over the cache: as in one shot. And hooked over the cache: the same bits."""
+    whole = reference.forward(Forward(name, torch.cat([f.ids for f in parts], dim=1)))
+    plain = _in_parts(reference, parts, None)
+    _close(reference, name, _rel_l2(whole, plain))
+    if name == "steps":
+        with Capture(reference.model, reference.modeling, points) as capture:
+            capture.sink = _Count()
+            hooked = _in_parts(reference, parts, capture)
+        reference.check("hooks_transparent_cached", _core.same_bits(plain, hooked), input=name)
+
+
+def _in_parts(reference: Reference, parts: list[Forward], capture: Capture | None) -> torch.Tensor:
+    """Logits [B, T of all parts, V] of forwards that continue one another."""
+    caches = Caches(parts, reference.new_cache)
+    logits = []
+    for f in parts:
         cache = caches.take(f)
-        parts.append(reference.forward(f, cache))
+        if capture is not None:
+            capture.cache = cache
+        logits.append(reference.forward(f, cache))
         caches.leave(f, cache)
-    _close(reference, name, _rel_l2(whole, torch.cat(parts, dim=1)))
+    return torch.cat(logits, dim=1)
 
 
 def _check_packed(reference: Reference, f: Forward) -> None:

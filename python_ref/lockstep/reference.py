@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .inputs import Forward
-from .native import InputError, LoadError
+from .native import Error, InputError, LoadError
 
 # Releases whose bits were measured. Any other is run with a warning.
 MEASURED = ("5.10.4", "5.18.0", "5.24.0")
@@ -70,21 +70,30 @@ class Reference:
     pedigree: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path, hf_class: str, dtype: str, attn: str, patch: Callable[[Any], Any] | None) -> Reference:
-        """from_pretrained with everything stated; `patch` may change the model or return another. raises LoadError"""
+    def load(
+        cls, folder: Path, about: dict[str, Any], dtype: str, attn: str, patch: Callable[[Any], Any] | None = None
+    ) -> Reference:
+        """from_pretrained with everything stated; `patch` may change the model or return another. raises LoadError
+
+        about: what _core.Mirror.describe() says of the same folder (hf_class, tied, layer_types).
+        """
         if torch.is_autocast_enabled("cpu"):
             raise InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast")
         import transformers
 
-        model_class = getattr(transformers, hf_class, None)
+        model_class = getattr(transformers, about["hf_class"], None)
         if model_class is None:
-            raise LoadError(f"transformers {transformers.__version__} has no {hf_class}; expected one of {', '.join(MEASURED)}")
+            raise LoadError(
+                f"transformers {transformers.__version__} has no {about['hf_class']}; expected one of {', '.join(MEASURED)}"
+            )
         try:
             with quiet_transformers():
                 model, info = model_class.from_pretrained(
                     folder,
                     dtype=getattr(torch, dtype),
                     attn_implementation=attn,
+                    # The text class does not look for the flag outside of a composite config's text_config.
+                    tie_word_embeddings=about["tied"],
                     trust_remote_code=False,
                     use_safetensors=True,
                     local_files_only=True,
@@ -103,7 +112,7 @@ class Reference:
         reference.pedigree = {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
-            "attn": attn,
+            "attn": getattr(model.config, "_attn_implementation", None),
             "dtype": dtype,
             "variant": reference.variant,
             "threads": torch.get_num_threads(),
@@ -123,7 +132,10 @@ class Reference:
         missing = [key for key in missing if key not in tied]
         reference.check("missing_keys", not missing, found=", ".join(missing[:5]) or None)
         reference.check_dtypes()
+        reference.check("attn", reference.pedigree["attn"] == attn, found=reference.pedigree["attn"])
         foreign = sorted(f"{name}: {where}" for name, where in kernels.items() if not where.startswith("transformers."))
+        if "linear_attention" in about["layer_types"] and not any("chunk_gated_delta_rule" in name for name in kernels):
+            foreign.append("no chunk_gated_delta_rule was found")
         reference.check("kernels", not foreign, found="; ".join(foreign) or None)
         return reference
 
@@ -149,11 +161,18 @@ class Reference:
         )
         self.check("eval_mode", not any(m.training for m in self.model.modules()))
 
+    def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter by its name, a tied one under each of its names."""
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            yield name, parameter.detach().cpu()
+
     def inv_freq(self) -> torch.Tensor | None:
+        """The rotary embedding's buffer [rotary_dim / 2], or None if the model has no such module."""
         rotary = getattr(getattr(self.model, "model", None), "rotary_emb", None)
         return getattr(rotary, "inv_freq", None)
 
     def new_cache(self) -> Any:
+        """An empty cache as generate() makes it."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.model.config)
@@ -173,25 +192,33 @@ class Reference:
             "output_attentions": False,
             "return_dict": True,
         }
-        with torch.no_grad(), quiet_transformers():
-            return self.model(**arguments).logits
+        try:
+            with torch.no_grad(), quiet_transformers():
+                return self.model(**arguments).logits
+        except Error:
+            raise
+        except Exception as error:  # a model that was patched may raise anything
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise InputError(f"input {f.name!r}: the reference raised {type(error).__name__}: {reason}") from error
 
 
 def resolved_kernels(model: Any, modeling: Any) -> dict[str, str]:
     """What each linear-attention function resolved to, `module.name`. Wrappers are looked through: a wrapper that
     transformers made keeps its own module's name whatever it calls."""
     found: dict[str, str] = {}
-    layer = next((m for m in model.modules() if type(m).__name__.endswith("GatedDeltaNet")), None)
-    if layer is None:
-        return found
-    for name in KERNELS:
-        function = getattr(layer, name, None) or getattr(modeling, name, None)
-        if callable(function):
-            found[name] = describe_function(function)
+    for layer in (m for m in model.modules() if type(m).__name__.endswith("GatedDeltaNet")):
+        for name in KERNELS:
+            function = getattr(layer, name, None) or getattr(modeling, name, None)
+            if not callable(function):
+                continue
+            where = describe_function(function)
+            if name not in found or not where.startswith("transformers."):  # one foreign layer is enough
+                found[name] = where
     return found
 
 
 def describe_function(function: Any) -> str:
+    """`module.name` of what a call would really run."""
     for _ in range(8):  # through closures named `implementation`, then functools.partial and decorators
         free = getattr(getattr(function, "__code__", None), "co_freevars", ())
         if "implementation" in free:

@@ -15,10 +15,9 @@ from . import hub, inputs, preflight
 from .capture import Capture
 from .native import InputError, _core
 from .reference import Caches, Reference
+from .verdicts import passes, worst
 
 FORMAT_VERSION = 1
-# From best to worst; a run takes the worst.
-VERDICTS = ("identical", "agrees", "rounding", "deviates", "dtype", "shape", "missing", "non_finite")
 
 Progress = Callable[[str], None]
 
@@ -28,6 +27,7 @@ class Report:
     """What `lockstep verify --json` writes, as `data`; and what follows from it."""
 
     data: dict[str, Any]
+    folder: Path  # the checkpoint that was judged
 
     @property
     def verdict(self) -> str:
@@ -94,19 +94,16 @@ def verify(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     try:
-        run = _Run(dtype, attn, points, _core_gate(atol, rtol, bitwise), say)
+        run = _Run(dtype, attn, points, atol, rtol, bitwise, say)
         run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
         run.choose_inputs(prompt, ids, inputs_file, forwards)
         run.provenance()
         run.preflight()
         run.lockstep()
+        run.provenance_holds()
         return run.report()
     finally:
         torch.set_num_threads(before)
-
-
-def _core_gate(atol: float, rtol: float, bitwise: bool) -> dict[str, Any]:
-    return {"atol": atol, "rtol": rtol, "bitwise": bitwise}
 
 
 def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, threads: int | None) -> None:
@@ -127,8 +124,9 @@ def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float,
 class _Run:
     """One verification in progress, leg by leg."""
 
-    def __init__(self, dtype: str, attn: str, points: str, gate: dict[str, Any], say: Progress) -> None:
-        self.dtype, self.attn, self.level, self.gate, self.say = dtype, attn, points, gate, say
+    def __init__(self, dtype: str, attn: str, points: str, atol: float, rtol: float, bitwise: bool, say: Progress) -> None:
+        self.dtype, self.attn, self.level, self.say = dtype, attn, points, say
+        self.atol, self.rtol, self.bitwise = atol, rtol, bitwise
         self.seconds: dict[str, float] = {}
         self.started = time.perf_counter()
         self.points: list[dict[str, Any]] = []
@@ -147,9 +145,13 @@ class _Run:
             self.about = self.source.describe()
         with self._phase("digest"):
             self.digest = self.source.digest()
+            self.mirror_about = None
+            if self.mirror is not self.source:
+                about = self.mirror.describe()
+                self.mirror_about = {"digest": self.mirror.digest(), "dtypes": about["dtypes"], "notes": about["notes"]}
         with self._phase("reference_load"):
             self.say(f"loading {self.about['hf_class']} in {self.dtype}")
-            self.reference = Reference.load(folder, self.about["hf_class"], self.dtype, self.attn, patch)
+            self.reference = Reference.load(folder, self.about, self.dtype, self.attn, patch)
 
     def choose_inputs(
         self,
@@ -175,17 +177,25 @@ class _Run:
             self.say("provenance: every parameter against the file")
             leg = _core.Provenance(self.source, self.mirror, self.dtype)
             leg.compare_files()
-            for name, parameter in self.reference.model.named_parameters(remove_duplicate=False):
-                leg.reference_parameter(name, parameter.detach().cpu())
+            for name, parameter in self.reference.parameters():
+                leg.reference_parameter(name, parameter)
             inv_freq = self.reference.inv_freq()
             if inv_freq is not None:
                 leg.reference_inv_freq(inv_freq.cpu())
-            self.provenance_leg = leg.finish()
+            leg.bind()
+            self.provenance_check = leg
 
     def preflight(self) -> None:
         with self._phase("preflight"):
             self.say("preflight: the reference's own invariants")
             preflight.run(self.reference, self.mirror, self.forwards, self.level)
+
+    def provenance_holds(self) -> None:
+        """Once more at the end: what ran is still what the files hold, in the reference's memory and on disk."""
+        with self._phase("provenance_after"):
+            for name, parameter in self.reference.parameters():
+                self.provenance_check.still(name, parameter)
+            self.provenance_leg = self.provenance_check.finish()
 
     def lockstep(self) -> None:
         """Every forward on both sides, layer by layer in step; each point is compared and freed as it comes."""
@@ -194,13 +204,14 @@ class _Run:
         coverage = _core.Coverage(self.mirror)
         varies = _Varies()
         mirror_seconds = 0.0
+        self.points, self.fired, self.logits = [], [], []
         with self._phase("lockstep"), Capture(self.reference.model, self.reference.modeling, self.level) as capture:
             for i, f in enumerate(self.forwards, start=1):
                 self.say(f"lockstep: {f.name} ({i} of {len(self.forwards)})")
                 coverage.add(f.ids, f.positions, f.mask, self.past[f.name], reference_caches.uses_cache(f))
                 cache, mirror_cache = reference_caches.take(f), mirror_caches.take(f)
                 step = _core.LockstepForward(
-                    self.mirror, self.reference.variant, self.attn, self.level, **self.gate,
+                    self.mirror, self.reference.variant, self.attn, self.level, self.atol, self.rtol,
                     name=f.name, ids=f.ids, positions=f.positions, mask=f.mask, cache=mirror_cache,
                 )  # fmt: skip
                 capture.cache, capture.sink = cache, _Sink(step)
@@ -217,7 +228,7 @@ class _Run:
                 self.fired += [{**fired, "input": f.name} for fired in result["fired"]]
                 if result["logits"]:
                     self.logits.append(result["logits"])
-        self.seconds["mirror_forward"] = mirror_seconds
+        self.seconds["mirror_and_comparison"] = mirror_seconds
         self.coverage_leg = coverage.finish()
         if self.coverage_leg["rows"]["distinct_ids"] > 1:
             self.reference.check(
@@ -225,13 +236,12 @@ class _Run:
             )
 
     def report(self) -> Report:
-        lockstep_verdict = max((p["verdict"] for p in self.points), key=VERDICTS.index, default="missing")
+        lockstep_verdict = worst(p["verdict"] for p in self.points)
         provenance_verdict = self.provenance_leg["verdict"]
-        worst = max(lockstep_verdict, provenance_verdict, key=VERDICTS.index)
-        limit = VERDICTS.index("identical" if self.gate["bitwise"] else "agrees")
-        bad = [p for p in self.points if VERDICTS.index(p["verdict"]) > limit]
+        verdict = worst((lockstep_verdict, provenance_verdict))
+        bad = [p for p in self.points if not passes(p["verdict"], self.bitwise)]
         failed = self.reference.pedigree["failed"]
-        if worst == "non_finite":
+        if verdict == "non_finite":
             exit_code = 1
         elif failed:
             exit_code = 2
@@ -243,7 +253,7 @@ class _Run:
             {
                 "format_version": FORMAT_VERSION,
                 "command": "verify",
-                "verdict": worst,
+                "verdict": verdict,
                 "model": {
                     "family": about["family"],
                     "layer_types": about["layer_types"],
@@ -253,7 +263,15 @@ class _Run:
                 "pedigree": self.reference.pedigree,
                 "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
                 "exit_code": exit_code,
-                "options": {"dtype": self.dtype, "attn": self.attn, "points": self.level, **self.gate},
+                "options": {
+                    "dtype": self.dtype,
+                    "attn": self.attn,
+                    "points": self.level,
+                    "atol": self.atol,
+                    "rtol": self.rtol,
+                    "bitwise": self.bitwise,
+                },
+                "mirror": self.mirror_about,
                 "legs": {
                     "provenance": self.provenance_leg,
                     "lockstep": {
@@ -267,7 +285,8 @@ class _Run:
                 "first": bad[0] if bad else None,
                 "points": self.points,
                 "logits": self.logits,
-            }
+            },
+            self.folder,
         )
 
 
@@ -290,8 +309,8 @@ class _Sink:
         self.done = -1
 
     def capture(self, point: str, value: torch.Tensor) -> None:
-        # A layer's output and the logits are compared before this hook returns: nothing can change them meanwhile.
-        at_once = point == "lm_head.output" or (point.startswith("model.layers.") and point.count(".") == 3)
+        # The logits and the next layer's output are compared before this hook returns: nothing can change them meanwhile.
+        at_once = point in ("lm_head.output", f"model.layers.{self.done + 1}.output")
         self.step.reference(point, value.detach().cpu(), not at_once)
 
     def layer_done(self, index: int) -> None:

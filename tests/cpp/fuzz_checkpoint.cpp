@@ -3,6 +3,7 @@
 //
 //   fuzz_checkpoint SEEDS WORK COUNT SEED
 #include <ATen/core/grad_mode.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -179,6 +180,7 @@ int main(int argc, char** argv) {
 
   int64_t refused = 0, loaded = 0;
   for (int64_t i = 0; i < count; ++i) {
+    ::alarm(60);  // a hang ends the program too
     fs::remove_all(work);
     fs::copy(corruptor.pick(seeds), work);
     std::vector<fs::path> files;

@@ -143,6 +143,17 @@ TEST(Config, CompositeIsReadAtTextConfig) {
                   "config.json /text_config/rope_parameters/rope_type: \"yarn\" is not implemented");
 }
 
+TEST(Config, PatternsThatDisagreeAreRefused) {
+  auto config = qwen();
+  config["full_attention_interval"] = 2;
+  EXPECT_NO_THROW(build_model(config, "config.json"));
+  config["full_attention_interval"] = 4;
+  expect_contains(refusal(config), "/full_attention_interval: is 4, but layer_types says otherwise");
+  auto empty = qwen();
+  empty["rope_parameters"]["mrope_section"] = json::array();
+  expect_contains(refusal(empty), "/rope_parameters/mrope_section: expected three lengths, found 0");
+}
+
 TEST(Config, OtherModelsAndQuantizationAreRefusedByName) {
   auto other = llama(), quantized = llama(), remote = llama();
   other["model_type"] = "mamba";

@@ -87,7 +87,7 @@ TEST(Level, FollowsFromTheName) {
 }
 
 TEST(CausalMask, IsNoneWhereTransformersPassesNone) {
-  Cache cache(1);
+  Cache cache(1, 0);
   lockstep::Run plain(Variant::named("5.18"), Attn::sdpa, Level::layer, nullptr, nullptr);
   lockstep::Run cached(Variant::named("5.18"), Attn::sdpa, Level::layer, nullptr, &cache);
   lockstep::Run eager(Variant::named("5.18"), Attn::eager, Level::layer, nullptr, nullptr);
@@ -105,7 +105,7 @@ TEST(CausalMask, IsNoneWhereTransformersPassesNone) {
 }
 
 TEST(RecurrentMask, FollowsTheRelease) {
-  Cache cache(1);
+  Cache cache(1, 0);
   lockstep::Run old(Variant::named("5.10"), Attn::sdpa, Level::layer, nullptr, nullptr);
   lockstep::Run now(Variant::named("5.18"), Attn::sdpa, Level::layer, nullptr, nullptr);
   auto one = at::ones({1, 4}, at::kLong), two = at::ones({2, 4}, at::kLong);

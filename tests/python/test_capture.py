@@ -38,7 +38,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def reference(embedded: Path) -> Reference:
-    return Reference.load(embedded, "Qwen3_5ForCausalLM", "float32", "sdpa", None)
+    return Reference.load(embedded, lockstep.Mirror.load(embedded).describe(), "float32", "sdpa")
 
 
 def captured(reference: Reference, f: inputs.Forward, points: str = "all", cache: Any = None) -> Kept:
@@ -105,6 +105,20 @@ def test_an_output_changed_in_place_later_is_compared_as_it_was(embedded: Path) 
     def patch(model: Any) -> None:
         for layer in model.model.layers:
             method(layer, "hidden_states = residual + hidden_states\n\n    return", "hidden_states.add_(residual)\n\n    return")
+
+    assert lockstep.verify(embedded, patch=patch, points="all", ids="5,6,7").verdict == "identical"
+
+
+def test_an_input_changed_in_place_is_compared_as_it_was(embedded: Path) -> None:
+    """A layer that adds onto its own input has the same bits: its input was captured before."""
+
+    def patch(model: Any) -> None:
+        for layer in model.model.layers:
+            method(
+                layer,
+                "hidden_states = residual + hidden_states\n\n    # Fully",
+                "hidden_states = residual.add_(hidden_states)\n\n    # Fully",
+            )
 
     assert lockstep.verify(embedded, patch=patch, points="all", ids="5,6,7").verdict == "identical"
 

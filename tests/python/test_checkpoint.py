@@ -80,6 +80,18 @@ def test_nested_prefix_is_the_same_model(qwen: Path, tmp_path: Path) -> None:
     assert (report.exit_code, report.verdict) == (0, "identical")
 
 
+def test_a_flag_outside_of_the_text_config_ties_both_sides(tied: Path, tmp_path: Path) -> None:
+    def composite(config: dict[str, Any]) -> None:
+        inner = dict(config)
+        del inner["tie_word_embeddings"]
+        config.clear()
+        config.update(model_type="qwen3_5", text_config=inner, tie_word_embeddings=True)
+
+    folder = edited(tied, tmp_path / "x", rename("model.", "model.language_model."), composite)
+    report = lockstep.verify(folder, ids="1,2,3")
+    assert (report.exit_code, report.verdict) == (0, "identical")
+
+
 def test_triple_prefix_is_refused(qwen: Path, tmp_path: Path) -> None:
     triple = "model.language_model.language_model.language_model."
     message = refusal(edited(qwen, tmp_path / "x", rename("model.", triple)))

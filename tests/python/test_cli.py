@@ -119,6 +119,12 @@ def test_inputs_file(tmp_path: Path) -> None:
     assert "not valid JSON" in refusal("verify", "--inputs", str(file))
 
 
+def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
+    pipeline = f"{LOCKSTEP[0]} verify --ids 5,6,7 2>/dev/null | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", pipeline], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
+
+
 def test_unknown_option_is_usage() -> None:
     done = run("verify", "--nonsense")
     assert (done.returncode, done.stdout) == (2, "")
@@ -155,8 +161,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, after: float) -> None:
     time.sleep(after)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
-    if process.returncode == 0:
-        return  # it was done before the signal came
+    if after > 2 and process.returncode == 0:
+        return  # a fast machine was done before the signal came
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []

@@ -93,7 +93,7 @@ def test_transformers_is_not_needed(embedded: Path) -> None:
 def test_errors_name_the_thing(embedded: Path, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="expected a checkpoint folder"):
         Mirror.load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match='dtype "int8": expected float32, bfloat16, float16 or float64'):
+    with pytest.raises(InputError, match='dtype "int8": expected float32, bfloat16 or float16'):
         Mirror.load(embedded, dtype="int8")
     mirror = Mirror.load(embedded)
     with pytest.raises(InputError, match="found 1024"):
@@ -104,6 +104,17 @@ def test_errors_name_the_thing(embedded: Path, tmp_path: Path) -> None:
         cache = mirror.new_cache()
         mirror(torch.tensor([[1, 2]]), cache=cache)
         mirror(torch.tensor([[1], [2]]), cache=cache)
+    other = Mirror.load(embedded)
+    with pytest.raises(InputError, match="it belongs to another model"):
+        other(torch.tensor([[1]]), cache=mirror.new_cache())
+    with torch.autocast("cpu"), pytest.raises(InputError, match="autocast is on"):
+        mirror(torch.tensor([[1]]))
+
+
+def test_writing_to_a_parameter_never_reaches_the_file(embedded: Path) -> None:
+    before = (embedded / "model.safetensors").read_bytes()
+    Mirror.load(embedded, dtype="bfloat16").parameters()["model.norm.weight"].zero_()
+    assert (embedded / "model.safetensors").read_bytes() == before
 
 
 def test_a_file_cut_short_while_mapped_is_refused(embedded: Path, tmp_path: Path) -> None:

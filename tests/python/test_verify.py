@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 import lockstep
-from conftest import TINY, Tensors, edited, ids_forward, make_twin
-from lockstep import InputError, verification
+from conftest import QWEN3_5, TINY, Tensors, edited, ids_forward, make_twin
+from lockstep import InputError, LoadError
 from lockstep.native import _core
+from lockstep.verdicts import VERDICTS
 
 ROPE = {"rope_theta": 10000.0}
 TWINS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -146,6 +148,56 @@ def test_a_converted_copy_names_its_dtype(embedded: Path, tmp_path: Path) -> Non
     assert report.exit_code == 1
 
 
+def test_weights_that_change_after_provenance_are_found(embedded: Path, tmp_path: Path) -> None:
+    """Also where the mirror shares the reference's memory (a cast was needed), so that both sides compute alike."""
+
+    def patch(model: Any) -> None:
+        weight, done = model.model.layers[1].mlp.down_proj.weight, []
+
+        def once(*_: Any) -> None:
+            if not done:
+                weight.data.mul_(1.5)
+                done.append(True)
+
+        model.model.layers[1].mlp.register_forward_pre_hook(once)
+
+    in_float32 = edited(embedded, tmp_path / "x", lambda t: t.update({k: v.float() for k, v in t.items()}))
+    for folder in (embedded, in_float32):
+        report = lockstep.verify(folder, patch=patch, ids="5,6,7")
+        assert report.exit_code != 0
+        (differing,) = report.legs["provenance"]["differing"]
+        assert (differing["tensor"], differing["note"]) == ("model.layers.1.mlp.down_proj.weight", "it changed during the run")
+
+
+def test_a_file_that_changes_during_the_run_judges_nobody(embedded: Path, tmp_path: Path) -> None:
+    folder = edited(embedded, tmp_path / "x")
+
+    def patch(model: Any) -> None:
+        def touch(*_: Any) -> None:
+            with (folder / "model.safetensors").open("r+b") as file:
+                file.seek(-4, 2)
+                file.write(b"\0\0\0\0")
+
+        model.model.norm.register_forward_pre_hook(touch)
+
+    with pytest.raises(LoadError, match="changed while it was in use"):
+        lockstep.verify(folder, patch=patch, ids="5,6,7")
+
+
+def test_another_config_in_the_mirrors_folder_is_provenance(embedded: Path, tmp_path: Path) -> None:
+    def theta(config: dict[str, Any]) -> None:
+        config["rope_parameters"]["rope_theta"] = 500.0
+
+    def epsilon(config: dict[str, Any]) -> None:
+        config["rms_norm_eps"] = 1e-5
+
+    for change, named in ((theta, "model.rotary_emb.inv_freq"), (epsilon, "config.json /rms_norm_eps")):
+        report = lockstep.verify(embedded, mirror=edited(embedded, tmp_path / named[:5], config=change), ids="5")
+        assert report.exit_code == 1
+        assert named in [d["tensor"] for d in report.legs["provenance"]["differing"]]
+        assert report.data["mirror"]["digest"] == report.data["model"]["digest"]
+
+
 def test_the_same_bytes_in_another_folder_pass(embedded: Path, tmp_path: Path) -> None:
     report = lockstep.verify(embedded, mirror=edited(embedded, tmp_path / "x"), ids="5,6,7")
     assert (report.exit_code, report.verdict) == (0, "identical")
@@ -162,6 +214,11 @@ def coverage(model: Path | None = None, **options: Any) -> dict[str, Any]:
 
 def test_one_token_exercises_no_rope() -> None:
     assert {"rope", "partial_rotary", "causal_mask"} <= set(coverage(ids="5")["not_exercised"])
+
+
+def test_sections_that_no_row_reaches_are_absent(tmp_path: Path) -> None:
+    rope = {**QWEN3_5["rope_parameters"], "mrope_section": [2, 0, 0]}
+    assert "mrope_rows" in coverage(make_twin(tmp_path, "qwen3_5", rope_parameters=rope), ids="5,6")["absent"]
 
 
 def test_one_chunk_exercises_no_hand_over() -> None:
@@ -275,20 +332,58 @@ def test_logits_changed_after_the_head_are_seen(embedded: Path) -> None:
     assert report.first and report.first["point"] == "lm_head.output"
 
 
-def test_logits_changed_in_place_are_seen(embedded: Path) -> None:
+@pytest.mark.parametrize("in_place", [lambda x: x.mul_(1.5), lambda x: x.data.mul_(1.5)])
+def test_logits_changed_in_place_are_seen(embedded: Path, in_place: Callable[[torch.Tensor], Any]) -> None:
     def patch(model: Any) -> None:
         forward = model.forward
 
         def scaled(*args: Any, **kwargs: Any) -> Any:
             out = forward(*args, **kwargs)
-            out.logits.mul_(1.5)
+            in_place(out.logits)
             return out
 
         model.forward = scaled
 
     report = lockstep.verify(embedded, patch=patch, ids="5,6,7")
     assert report.exit_code == 1
-    assert report.first and "in place" in report.first["note"]
+    assert report.first and report.first["note"] == "the reference returns other logits than its lm_head gave"
+
+
+def test_a_bad_head_is_not_covered_by_what_is_returned(embedded: Path) -> None:
+    """The head is 1 % off; what is returned then differs from the head by little: the worse verdict stays."""
+
+    def patch(model: Any) -> None:
+        head, forward = model.lm_head.forward, model.forward
+        model.lm_head.forward = lambda x: head(x) * 1.01
+
+        def nudged(*args: Any, **kwargs: Any) -> Any:
+            out = forward(*args, **kwargs)
+            out.logits = out.logits + 1e-6
+            return out
+
+        model.forward = nudged
+
+    report = lockstep.verify(embedded, patch=patch, ids="5,6,7")
+    assert (report.exit_code, report.verdict) == (1, "deviates")
+
+
+def test_another_attention_than_asked_for_is_refused(embedded: Path) -> None:
+    def patch(model: Any) -> None:
+        model.config._attn_implementation = "eager"
+
+    report = lockstep.verify(embedded, patch=patch, ids="5,6,7")
+    assert (report.exit_code, report.data["pedigree"]["failed"], report.data["pedigree"]["attn"]) == (2, ["attn"], "eager")
+
+
+def test_a_reference_that_raises_is_one_sentence(embedded: Path) -> None:
+    def patch(model: Any) -> None:
+        def broken(*_: Any) -> None:
+            raise ZeroDivisionError("by a patch")
+
+        model.model.norm.forward = broken
+
+    with pytest.raises(InputError, match="the reference raised ZeroDivisionError: by a patch"):
+        lockstep.verify(embedded, patch=patch, ids="5")
 
 
 def test_a_foreign_kernel_fails_and_a_patched_one_is_recorded(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,8 +430,8 @@ def test_autocast_is_refused(embedded: Path) -> None:
 def test_the_reference_measured_invariants_hold(embedded: Path) -> None:
     checks = {c["name"]: c for c in lockstep.verify(embedded, ids="5,6").data["pedigree"]["checks"]}
     assert set(checks) >= {
-        "missing_keys", "dtypes", "inv_freq_float32", "eval_mode", "kernels", "repeatable", "hooks_transparent",
-        "last_layer_hook", "padded_batch", "padded_single", "split2_148", "split64_86",
+        "missing_keys", "dtypes", "inv_freq_float32", "eval_mode", "attn", "kernels", "repeatable", "hooks_transparent",
+        "last_layer_hook", "padded_batch", "padded_single", "split2_148", "split64_86", "steps", "hooks_transparent_cached",
     }  # fmt: skip
     assert 0 < checks["split64_86"]["rel_l2"] < 1e-3
 
@@ -350,6 +445,4 @@ def test_threads_are_the_same_on_both_sides_and_put_back(embedded: Path) -> None
 
 def test_verdicts_are_ordered_as_in_cpp() -> None:
     a, b = torch.tensor([1.0]), torch.tensor([1.0 + 2**-23])
-    assert verification.VERDICTS.index(_core.compare(a, a)["verdict"]) < verification.VERDICTS.index(
-        _core.compare(a, b)["verdict"]
-    )
+    assert VERDICTS.index(_core.compare(a, a)["verdict"]) < VERDICTS.index(_core.compare(a, b)["verdict"])

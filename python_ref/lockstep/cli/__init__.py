@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -19,8 +20,6 @@ def _run() -> int:
 
     try:
         return int(app(standalone_mode=False) or 0)
-    except (BrokenPipeError, KeyboardInterrupt):
-        raise
     except Exception as error:
         # typer carries a click of its own: its exceptions are known by what they offer, not by their class.
         if type(error).__name__ == "Abort":
@@ -28,10 +27,14 @@ def _run() -> int:
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()
             return 2
-        if isinstance(error, (ImportError, OSError)) or _is_ours(error):
-            print(f"lockstep: error: {error}", file=sys.stderr)
-            return 2
-        raise
+        reason = str(error)
+        if not (isinstance(error, (ImportError, OSError)) or _is_ours(error)):
+            if os.environ.get("LOCKSTEP_TRACEBACK"):
+                raise
+            first = (reason.strip().splitlines() or [""])[0]
+            reason = f"unexpected {type(error).__name__}: {first} (LOCKSTEP_TRACEBACK=1 shows where)"
+        print(f"lockstep: error: {reason}", file=sys.stderr)
+        return 2
 
 
 def _is_ours(error: Exception) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,11 +76,10 @@ def verify(
     if json_file and junit and json_file.absolute() == junit.absolute():
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
 
-    from .. import hub
-    from .. import verification as module
+    from .. import verification
 
     with progress(quiet) as say:
-        report = module.verify(
+        report = verification.verify(
             model, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs_file=inputs, atol=atol,
             rtol=rtol, bitwise=bitwise, mirror=mirror, threads=threads, revision=revision, progress=say,
         )  # fmt: skip
@@ -87,15 +89,14 @@ def verify(
     if junit:
         from ..report.junit import junit_text
 
-        limit = module.VERDICTS.index("identical" if bitwise else "agrees")
-        files.write_text(junit, junit_text(data, lambda verdict: module.VERDICTS.index(verdict) > limit))
+        files.write_text(junit, junit_text(data))
     from ..report import table
 
-    console = _console()
-    if quiet:
-        console.print(table.closing(data), highlight=False)
-    else:
-        table.show_verify(data, console, _decoder(hub.resolve(model, revision)))
+    with _readers_may_leave():
+        if quiet:
+            _console().print(table.closing(data), highlight=False)
+        else:
+            table.show_verify(data, _console(), _decoder(report.folder))
     return report.exit_code
 
 
@@ -117,14 +118,29 @@ def names(
     data = module.listing(hub.resolve(model, revision))
     if json_file:
         files.write_text(json_file, files.json_text(data))
-    module.show(data, _console())
+    with _readers_may_leave():
+        module.show(data, _console())
     return int(data["exit_code"])
+
+
+@contextlib.contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """`lockstep ... | head -1`: a closed pipe ends the printing, not the verdict."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 130)
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would end the process with its own exit code
+            raise BrokenPipeError
+
+    return PlainConsole(width=None if sys.stdout.isatty() else 130)
 
 
 def _decoder(folder: Path) -> Any:

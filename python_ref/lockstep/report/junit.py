@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from ..verdicts import passes
 from .table import group_of, sentence
 
 
-def junit_text(data: dict[str, Any], is_bad: Callable[[str], bool]) -> str:
+def junit_text(data: dict[str, Any]) -> str:
+    """`data` of a verify report -> the XML document."""
+    bitwise = data["options"]["bitwise"]
     suite = ET.Element("testsuite", name=f"lockstep {data['command']}")
     failures = 0
 
@@ -29,7 +31,7 @@ def junit_text(data: dict[str, Any], is_bad: Callable[[str], bool]) -> str:
     for point in data["points"]:
         groups.setdefault((point["input"], group_of(point["point"])), []).append(point)
     for (forward, group), points in groups.items():
-        bad = [sentence(p) for p in points if is_bad(p["verdict"])]
+        bad = [sentence(p) for p in points if not passes(p["verdict"], bitwise)]
         case(f"lockstep.{forward}", group, "\n".join(bad) if bad else None)
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(failures))

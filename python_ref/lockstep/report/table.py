@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-ORDER = ("identical", "agrees", "rounding", "deviates", "dtype", "shape", "missing", "non_finite")
+from ..verdicts import worst
+
 COLOURS = {"identical": "green", "agrees": "green", "rounding": "yellow"}
 Decode = Callable[[int], str]
 
@@ -50,6 +51,8 @@ def show_verify(data: dict[str, Any], console: Console, decode: Decode | None) -
     line(f"  digest       sha256 {model['digest']}", highlight=False)
     for note in model["notes"]:
         line(f"  note         {note}", highlight=False)
+    if data["mirror"]:
+        line(f"  the mirror has other files: sha256 {data['mirror']['digest']}", highlight=False)
 
     line(
         f"\n[bold]reference[/] transformers {pedigree['transformers']}, torch {pedigree['torch']}, {pedigree['attn']}, "
@@ -66,7 +69,9 @@ def show_verify(data: dict[str, Any], console: Console, decode: Decode | None) -
     line(f"\n[bold]provenance[/]  {_coloured(legs['provenance']['verdict'])}  {_provenance(legs['provenance'])}", highlight=False)
     for d in legs["provenance"]["differing"][:20]:
         line(
-            f"  {d['tensor']} {d['index'] or ''}: reference {d['reference']}, mirror {d['mirror']}", highlight=False, markup=False
+            f"  {d['tensor']} {d['index'] or ''}: reference {d['reference']}, mirror {d['mirror']} {d.get('note', '')}",
+            highlight=False,
+            markup=False,
         )
     lockstep = legs["lockstep"]
     line(
@@ -107,7 +112,6 @@ def _layer_table(points: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right")
     table.add_column("verdict")
     for group, members in groups.items():
-        worst = max((p["verdict"] for p in members), key=ORDER.index)
         table.add_row(
             group,
             str(len(members)),
@@ -115,7 +119,7 @@ def _layer_table(points: list[dict[str, Any]]) -> Table:
             _worst(members, "max_abs", "{:.1e}"),
             _worst(members, "rel_l2", "{:.1e}"),
             _worst(members, "cosine", "{:.6f}", smallest=True),
-            _coloured(worst),
+            _coloured(worst(p["verdict"] for p in members)),
         )
     return table
 
@@ -165,6 +169,6 @@ def _checks(pedigree: dict[str, Any]) -> str:
 
 
 def _provenance(leg: dict[str, Any]) -> str:
-    casts = ", ".join(f"{n} cast {cast}" for cast, n in leg["casts"].items()) or "no casts"
+    casts = ", ".join(f"{len(names)} cast {cast}" for cast, names in leg["casts"].items()) or "no casts"
     differing = len(leg["differing"])
     return f"{leg['compared']} compared, {casts}" + (f", [red]{differing} differ[/]" if differing else "")

@@ -1,0 +1,18 @@
+"""The verdicts in their order, and what passes: one place for reports, files and exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# From best to worst; a run takes the worst. The same order as cpp/core/metrics.h (a test compares them).
+VERDICTS = ("identical", "agrees", "rounding", "deviates", "dtype", "shape", "missing", "non_finite")
+
+
+def worst(verdicts: Iterable[str], default: str = "missing") -> str:
+    """The worst of `verdicts`; `default` if there is none: nothing compared is nothing passed."""
+    return max(verdicts, key=VERDICTS.index, default=default)
+
+
+def passes(verdict: str, bitwise: bool) -> bool:
+    """Does a point pass the gate of `verify`? `agrees` does, unless only the same bits pass."""
+    return VERDICTS.index(verdict) <= VERDICTS.index("identical" if bitwise else "agrees")
