@@ -171,8 +171,10 @@ double one_of_two(ConfigReader& a, const std::string& key_a, ConfigReader* b, co
   const auto first = a.find<double>(key_a);
   const auto second = b ? b->find<double>(key_b) : std::nullopt;
   if (first && second && *first != *second) {
-    throw LoadError(fmt::format("{} is {} but {} is {}: expected one value; remove the wrong one", a.at(key_a), *first,
-                                b->at(key_b), *second));
+    throw LoadError(
+        fmt::format("{} is {} but {} is {}: expected one value; remove the wrong one (transformers runs with "
+                    "the nested one)",
+                    a.at(key_a), *first, b->at(key_b), *second));
   }
   const auto value = first ? first : second ? second : fallback;
   if (!value) a.fail(key_a, "expected a number, found nothing; there is no default");

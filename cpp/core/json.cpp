@@ -49,6 +49,8 @@ json parse_json(std::string_view text, const std::string& where) {
 std::string read_text(const std::string& path, size_t limit) {
   std::error_code ec;
   const auto size = std::filesystem::file_size(path, ec);
+  if (!ec && !std::filesystem::is_regular_file(path, ec))
+    throw LoadError(fmt::format("{}: expected a regular file", path));
   if (ec) throw LoadError(fmt::format("{}: cannot be read: {}", path, ec.message()));
   if (size > limit) throw LoadError(fmt::format("{}: {} bytes, expected at most {}", path, size, limit));
   std::ifstream in(path, std::ios::binary);

@@ -76,16 +76,18 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   Checkpoint c;
   c.folder_ = folder;
   const fs::path at(folder);
-  if (!fs::is_directory(at)) throw LoadError(fmt::format("{}: expected a checkpoint folder", folder));
+  std::error_code ec;  // a link to itself is no file, not an exception
+  auto exists = [&](const fs::path& path) { return fs::exists(path, ec); };
+  if (!fs::is_directory(at, ec)) throw LoadError(fmt::format("{}: expected a checkpoint folder", folder));
   const auto config_path = (at / "config.json").string();
-  if (!fs::exists(config_path))
+  if (!exists(config_path))
     throw LoadError(fmt::format("{}: no config.json; expected a Hugging Face checkpoint", folder));
   c.config_ = parse_json(read_text(config_path), config_path);
   if (!c.config_.is_object()) throw LoadError(fmt::format("{}: expected an object", config_path));
 
-  const bool single = fs::exists(at / kSingle), indexed = fs::exists(at / kIndex);
+  const bool single = exists(at / kSingle), indexed = exists(at / kIndex);
   if (!single && !indexed) {
-    const bool pickled = fs::exists(at / "pytorch_model.bin") || fs::exists(at / "pytorch_model.bin.index.json");
+    const bool pickled = exists(at / "pytorch_model.bin") || exists(at / "pytorch_model.bin.index.json");
     throw LoadError(fmt::format("{}: no {} and no {}{}", folder, kSingle, kIndex,
                                 pickled
                                     ? "; pytorch_model.bin is a pickle and is never opened: convert it to safetensors"
@@ -105,7 +107,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   for (const auto& [tensor, file] : weight_map) files.insert(file);
   Problems problems;
   for (const auto& file : files) {
-    if (!fs::exists(at / file)) {
+    if (!exists(at / file)) {
       int64_t lost = 0;
       for (const auto& [tensor, in] : weight_map) lost += in == file;
       problems.add(fmt::format("{}: shard {} is absent; {} promises {} tensors in it (incomplete download?)", folder,

@@ -78,7 +78,8 @@ int64_t modified_ns(const struct stat& s) { return int64_t(s.st_mtim.tv_sec) * 1
 }  // namespace
 
 std::shared_ptr<MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe must be refused, not waited for.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw LoadError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
   struct stat s;
   std::shared_ptr<MappedFile> file(new MappedFile);

@@ -54,6 +54,7 @@ Config Config::read(ConfigReader& r) {
            fmt::format("{} is not implemented (implemented: 1)", c.rope.partial_rotary_factor));
   }
   r.expect("hidden_act", "silu");
+  r.expect("layer_types", std::vector<std::string>(c.num_hidden_layers, "full_attention"));
   return c;
 }
 

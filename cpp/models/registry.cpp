@@ -56,6 +56,31 @@ void ignore_common_keys(ConfigReader& config) {
                  "is_llama_config",
                  "transformers.js_config",
                  "model_max_length"});
+  // What older releases wrote of generation.
+  config.ignore({"temperature",
+                 "top_p",
+                 "top_k",
+                 "typical_p",
+                 "do_sample",
+                 "max_length",
+                 "min_length",
+                 "num_beams",
+                 "num_beam_groups",
+                 "num_return_sequences",
+                 "early_stopping",
+                 "diversity_penalty",
+                 "length_penalty",
+                 "repetition_penalty",
+                 "encoder_no_repeat_ngram_size",
+                 "no_repeat_ngram_size",
+                 "bad_words_ids",
+                 "exponential_decay_length_penalty",
+                 "remove_invalid_values",
+                 "begin_suppress_tokens",
+                 "suppress_tokens",
+                 "output_scores",
+                 "return_dict_in_generate",
+                 "tf_legacy_loss"});
   config.ignore_suffix("_token_id");
   config.ignore_suffix("_token_ids");
   config.expect("rope_interleaved", false);

@@ -1,11 +1,13 @@
 #include "verify/lockstep.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
 #include "core/tensor_text.h"
 
 namespace lockstep {
@@ -89,27 +91,31 @@ void LockstepForward::reference(const std::string& point, const at::Tensor& valu
 }
 
 void LockstepForward::advance(int64_t index) {
-  const auto& model = mirror_.model();
-  while (next_ < std::min(index + 1, model.layers())) {
-    Stopwatch watch(seconds_);
-    at::NoGradGuard no_grad;
-    if (next_ < 0) {
-      state_ = mirror_.model().begin(run_, spec_.inputs);
-    } else {
-      mirror_.model().layer(run_, state_, next_);
-    }
-    ++next_;
-  }
+  const auto layers = mirror_.model().layers();
+  while (next_ < std::min(index + 1, layers)) step();
 }
 
 void LockstepForward::complete() {
-  advance(mirror_.model().layers() - 1);
-  if (next_ > mirror_.model().layers()) return;
+  while (next_ <= mirror_.model().layers()) step();
+}
+
+void LockstepForward::step() {
   Stopwatch watch(seconds_);
   at::NoGradGuard no_grad;
-  mirror_.model().end(run_, state_);
-  state_ = {};
-  next_ = mirror_.model().layers() + 1;
+  auto& model = mirror_.model();
+  try {
+    if (next_ < 0) {
+      state_ = model.begin(run_, spec_.inputs);
+    } else if (next_ < model.layers()) {
+      model.layer(run_, state_, next_);
+    } else {
+      model.end(run_, state_);
+      state_ = {};
+    }
+  } catch (const c10::Error& e) {
+    throw InputError(fmt::format("input '{}': the mirror cannot run it: {}", spec_.name, e.what_without_backtrace()));
+  }
+  ++next_;
 }
 
 void LockstepForward::record(const std::string& point, const at::Tensor& value) {

@@ -43,6 +43,7 @@ class LockstepForward final : private Recorder {
   double mirror_seconds() const { return seconds_; }
 
  private:
+  void step();  // the embedding, one layer, or norm and head. Raises InputError if the mirror cannot run it
   void record(const std::string& point, const at::Tensor& value) override;
   void compare_point(const std::string& point, const at::Tensor& reference, const at::Tensor& candidate);
   void compare_head(const at::Tensor& reference, const at::Tensor& candidate);

@@ -70,9 +70,28 @@ void Provenance::compare_files() {
     const bool same_as_embedding = p->name == kHead && source_.match().tied && mirror_.match().tied;
     if (!same_file_[p->name] && !same_as_embedding) differ(p->name, a, b);
   }
+  compare_ignored();
   for (const auto* p : mirror_.parameters()) {
     if (source_.has_parameter(p->name)) continue;
     differ(p->name, json("absent"), json("present"));
+  }
+}
+
+/// Tensors that no model computes with are part of the files all the same.
+void Provenance::compare_ignored() {
+  const auto &a = source_.checkpoint(), &b = mirror_.checkpoint();
+  auto ignored = [](const Mirror& m, const std::string& name) { return !m.family().ignored.rule(name).empty(); };
+  for (const auto& name : a.names()) {
+    if (!ignored(source_, name)) continue;
+    if (!b.has(name)) {
+      differ(name, json("present"), json("absent"));
+    } else if (a.info(name).dtype != b.info(name).dtype || a.info(name).shape != b.info(name).shape ||
+               !same_bits(a.tensor(name), b.tensor(name))) {
+      differ(name, a.tensor(name), b.tensor(name));
+    }
+  }
+  for (const auto& name : b.names()) {
+    if (ignored(mirror_, name) && !a.has(name)) differ(name, json("absent"), json("present"));
   }
 }
 

@@ -36,6 +36,7 @@ class Provenance {
   nlohmann::json finish() const;
 
  private:
+  void compare_ignored();
   void differ(const std::string& tensor, const at::Tensor& reference, const at::Tensor& mirror);
   void differ(const std::string& what, const nlohmann::json& reference, const nlohmann::json& mirror);
   const Mirror& source_;

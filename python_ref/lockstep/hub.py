@@ -19,7 +19,15 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
     if model is None:
         return EMBEDDED
     text = os.fspath(model)
-    path = Path(text).expanduser()
+    try:
+        text.encode()
+        path = Path(text).expanduser()
+    except (UnicodeEncodeError, RuntimeError):
+        raise LoadError(f"{text!r}: expected a folder's name in UTF-8, or a hub id") from None
+    if not text.strip():
+        raise LoadError("an empty name: expected a checkpoint folder or a hub id")
+    if revision and path.is_dir():
+        raise LoadError(f"--revision {revision}: {text} is a folder; only a hub id has revisions")
     if path.is_dir():
         return path
     if path.exists():
@@ -27,7 +35,7 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
     if not HUB_ID.match(text) or text.startswith("."):
         raise LoadError(f"{text}: no such folder, and not a hub id (org/name)")
 
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     where = f"{text}" + (f" at revision {revision}" if revision else "")
@@ -36,9 +44,10 @@ def resolve(model: str | os.PathLike[str] | None, revision: str | None = None) -
     except LocalEntryNotFoundError:
         raise LoadError(
             f"{where}: no such folder, not in the hub cache, and the hub cannot be reached"
-            f"{' (HF_HUB_OFFLINE is set)' if os.environ.get('HF_HUB_OFFLINE') else ''}; give a folder, or go online once"
+            f"{' (HF_HUB_OFFLINE is set)' if constants.HF_HUB_OFFLINE else ''}; give a folder, or go online once"
         ) from None
     except HfHubHTTPError as error:
         raise LoadError(f"{where}: the hub refused it: {str(error).strip().splitlines()[0]}") from None
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{where}: could not be fetched: {str(error).strip().splitlines()[0]}") from None
+    except Exception as error:  # whatever the network layer raises, the user gets one sentence
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LoadError(f"{where}: could not be fetched: {reason}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,10 @@ def default_inputs(vocab: int, mrope: bool) -> list[Forward]:
 
 def from_ids(text: str) -> list[Forward]:
     """'1,2,3' -> one forward named `ids`. raises InputError"""
-    try:
-        ids = [int(part) for part in text.replace(" ", ",").split(",") if part]
-    except ValueError:
-        raise InputError(f"--ids {text!r}: expected whole numbers with commas between, like 1,2,3") from None
+    parts = [part for part in text.replace(" ", ",").split(",") if part]
+    if any(not re.fullmatch(r"-?[0-9]{1,18}", part) for part in parts):
+        raise InputError(f"--ids {text!r}: expected whole numbers with commas between, like 1,2,3")
+    ids = [int(part) for part in parts]
     if not ids:
         raise InputError("--ids: expected at least one id, found none")
     return [Forward("ids", _tensor(ids, "--ids")[None])]
@@ -90,7 +91,7 @@ def from_prompt(folder: Path, text: str) -> list[Forward]:
 def from_file(path: str | os.PathLike[str]) -> list[Forward]:
     """A JSON file with a list of forwards, or an object with them under `forwards`. raises InputError"""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -113,8 +114,8 @@ def from_json(data: Any, where: str = "inputs") -> list[Forward]:
         if unknown:
             raise InputError(f"{at}/{unknown[0]}: unknown key (known: {', '.join(KEYS)})")
         name, past = entry.get("name"), entry.get("past")
-        if not isinstance(name, str) or not name or "/" in name:
-            raise InputError(f"{at}/name: expected a name without '/', found {name!r}")
+        if not isinstance(name, str) or not name.isprintable() or not name or "/" in name:
+            raise InputError(f"{at}/name: expected a printable name without '/', found {name!r}")
         if any(f.name == name for f in forwards):
             raise InputError(f"{at}/name: {name!r} is there twice")
         if past is not None and not any(f.name == past for f in forwards):
@@ -127,13 +128,25 @@ def from_json(data: Any, where: str = "inputs") -> list[Forward]:
     return forwards
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are each there once. raises ValueError"""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key is there twice among {', '.join(key for key, _ in pairs)}")
+    return found
+
+
 def _tensor(value: Any, where: str) -> torch.Tensor:
     def whole(x: Any) -> bool:
         if isinstance(x, list):
             return all(whole(item) for item in x)
         return isinstance(x, int) and not isinstance(x, bool) and abs(x) < 2**62
 
-    if not isinstance(value, list) or not whole(value):
+    try:
+        good = isinstance(value, list) and whole(value)
+    except RecursionError:
+        good = False
+    if not good:
         raise InputError(f"{where}: expected nested lists of whole numbers")
     try:
         return torch.tensor(value, dtype=torch.int64)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from .native import _core
+from .native import InputError, _core
 
 Cache = _core.Cache
 
@@ -61,7 +61,12 @@ class Mirror:
         ids [B, T] int64; positions [B, T], [3, B, T] or None; mask [B, past + T] of 0 and 1, or None; points: layer,
         sublayer or all; variant: the release of transformers to follow (5.10, 5.18, 5.24). raises InputError
         """
-        as_long = [None if x is None else x.to(torch.int64) for x in (positions, mask)]
-        return self._core.forward(ids.to(torch.int64), as_long[0], as_long[1], cache, attn, variant, points)
+        long: dict[str, torch.Tensor | None] = {}
+        for name, x in (("ids", ids), ("positions", positions), ("mask", mask)):
+            if x is not None and (not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex()):
+                raise InputError(f"{name}: expected a tensor of whole numbers, found {getattr(x, 'dtype', type(x).__name__)}")
+            long[name] = None if x is None else x.to(torch.int64)
+        assert long["ids"] is not None
+        return self._core.forward(long["ids"], long["positions"], long["mask"], cache, attn, variant, points)
 
     __call__ = forward

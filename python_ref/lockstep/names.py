@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .native import LoadError, _core
 from .reference import quiet_transformers
@@ -70,8 +71,8 @@ def show(data: dict[str, Any], console: Console) -> None:
         table.add_column(column, overflow="fold")
     for row in data["names"]:
         style = None if row["status"] in FINE else "red"
-        table.add_row(row["source"] or "-", row["parameter"] or "-", row["hf"] or "-", str(row["shape"]).replace("[", "\\["),
-                      row["dtype"] or "-", row["status"], style=style)  # fmt: skip
+        cells = [row["source"], row["parameter"], row["hf"], str(row["shape"]), row["dtype"], row["status"]]
+        table.add_row(*(Text(cell or "-") for cell in cells), style=style)
     console.print(table, highlight=False)
     for row in data["names"]:
         if row["problem"]:

@@ -5,33 +5,47 @@ A failed check does not stop the run; the legs are run and reported, and the exi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from .capture import Capture
 from .inputs import Forward, default_inputs, is_packed
-from .native import _core
+from .native import InputError, _core
 from .reference import Caches, Reference
 
 # Relative L2 at the logits within which legitimate orders of summation stay (padded, split, packed against plain).
 LIMITS = {"float32": 1e-3, "float16": 5e-3, "bfloat16": 5e-2}
 
 
-def run(reference: Reference, mirror: _core.Mirror, forwards: list[Forward], points: str) -> None:
-    """Runs every check on the default inputs (the packed one on `forwards`), and notes them in the pedigree."""
-    about = mirror.describe()
+def run(reference: Reference, source: _core.Mirror, forwards: list[Forward], points: str) -> None:
+    """Runs every check on the default inputs (the packed one on `forwards`), and notes them in the pedigree.
+
+    source: the checkpoint that the reference was loaded from.
+    """
+    about = source.describe()
     named = {f.name: f for f in default_inputs(about["vocab"], about["mrope"])}
-    _check_bits(reference, named["len130"], points)
-    _check_last_layer(reference, named["len65"])
-    _check_padding(reference, named["pad2"])
-    for split in ("split2_148", "split64_86"):
-        _check_split(reference, [named[f"{split}.0"], named[f"{split}.1"]], split, points)
-    _check_split(reference, [named["len65"], *(named[f"step{i}"] for i in range(1, 6))], "steps", points)
+    checks: list[tuple[str, Callable[[], None]]] = [
+        ("hooks_transparent", partial(_check_bits, reference, named["len130"], points)),
+        ("last_layer_hook", partial(_check_last_layer, reference, named["len65"])),
+        ("padded_batch", partial(_check_padding, reference, named["pad2"])),
+    ]
+    for name in ("split2_148", "split64_86"):
+        parts = [named[f"{name}.0"], named[f"{name}.1"]]
+        checks.append((name, partial(_check_split, reference, parts, name, points)))
+    steps = [named["len65"], *(named[f"step{i}"] for i in range(1, 6))]
+    checks.append(("steps", partial(_check_split, reference, steps, "steps", points)))
     continued = {f.past for f in forwards}
     for f in forwards:
         if is_packed(f) and f.name not in continued:
-            _check_packed(reference, f)
+            checks.append((f"packed:{f.name}", partial(_check_packed, reference, f)))
+    for name, check in checks:
+        try:
+            check()
+        except InputError as error:  # a reference that cannot even run has failed the check; the legs may still say why
+            reference.check(name, False, found=str(error))
 
 
 def _rel_l2(reference: torch.Tensor, candidate: torch.Tensor) -> float:

@@ -107,7 +107,7 @@ class Reference:
         modeling = inspect.getmodule(model_class)
         kernels = resolved_kernels(model, modeling)
         if patch is not None:
-            model = patch(model) or model
+            model = patched(model, patch)
         reference = cls(model, modeling, dtype, attn, variant_of(transformers))
         reference.pedigree = {
             "transformers": transformers.__version__,
@@ -164,7 +164,8 @@ class Reference:
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter by its name, a tied one under each of its names."""
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            yield name, parameter.detach().cpu()
+            if not parameter.is_meta:  # no memory, no value: provenance names it as absent
+                yield name, parameter.detach().cpu()
 
     def inv_freq(self) -> torch.Tensor | None:
         """The rotary embedding's buffer [rotary_dim / 2], or None if the model has no such module."""
@@ -200,6 +201,23 @@ class Reference:
         except Exception as error:  # a model that was patched may raise anything
             reason = (str(error).strip().splitlines() or [""])[0]
             raise InputError(f"input {f.name!r}: the reference raised {type(error).__name__}: {reason}") from error
+
+
+def patched(model: Any, patch: Callable[[Any], Any]) -> Any:
+    """What `patch` returns if that is a whole causal language model, else `model`, which it may have changed.
+
+    raises InputError if it raises, or leaves something that has no model.layers to hold against the mirror.
+    """
+    try:
+        result = patch(model)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(f"patch raised {type(error).__name__}: {reason}") from error
+    if isinstance(result, torch.nn.Module) and hasattr(result, "generate"):
+        model = result
+    if not hasattr(getattr(model, "model", None), "layers") or not hasattr(model, "config"):
+        raise InputError("patch: expected a causal language model with model.layers and config afterwards")
+    return model
 
 
 def resolved_kernels(model: Any, modeling: Any) -> dict[str, str]:

@@ -114,10 +114,12 @@ def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float,
     ):
         if value not in known:
             raise InputError(f"{option} {value!r}: expected one of {', '.join(known)}")
+    if any(not isinstance(x, (int, float)) for x in (atol, rtol)):
+        raise InputError(f"atol {atol!r}, rtol {rtol!r}: expected numbers")
     for option, number in (("--atol", atol), ("--rtol", rtol)):
         if not 0 <= number < float("inf"):
             raise InputError(f"{option} {number}: expected a number from 0 up")
-    if threads is not None and not 1 <= threads <= 1024:
+    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= 1024):
         raise InputError(f"--threads {threads}: expected 1 to 1024")
 
 
@@ -132,6 +134,7 @@ class _Run:
         self.points: list[dict[str, Any]] = []
         self.logits: list[dict[str, Any]] = []
         self.fired: list[dict[str, Any]] = []
+        self.raised: list[dict[str, Any]] = []
 
     def _phase(self, name: str) -> _Phase:
         return _Phase(self.seconds, name)
@@ -170,7 +173,7 @@ class _Run:
             self.forwards = inputs.from_json(forwards)
         else:
             self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
-        self.past = inputs.check_all(self.mirror, self.forwards)
+        self.past = inputs.check_all(self.source, self.forwards)
 
     def provenance(self) -> None:
         with self._phase("provenance"):
@@ -188,7 +191,7 @@ class _Run:
     def preflight(self) -> None:
         with self._phase("preflight"):
             self.say("preflight: the reference's own invariants")
-            preflight.run(self.reference, self.mirror, self.forwards, self.level)
+            preflight.run(self.reference, self.source, self.forwards, self.level)
 
     def provenance_holds(self) -> None:
         """Once more at the end: what ran is still what the files hold, in the reference's memory and on disk."""
@@ -201,13 +204,16 @@ class _Run:
         """Every forward on both sides, layer by layer in step; each point is compared and freed as it comes."""
         reference_caches = Caches(self.forwards, self.reference.new_cache)
         mirror_caches = Caches(self.forwards, self.mirror.new_cache, lambda cache: cache.copy())
-        coverage = _core.Coverage(self.mirror)
+        coverage = _core.Coverage(self.source)
         varies = _Varies()
         mirror_seconds = 0.0
-        self.points, self.fired, self.logits = [], [], []
+        self.points, self.fired, self.logits, self.raised = [], [], [], []
         with self._phase("lockstep"), Capture(self.reference.model, self.reference.modeling, self.level) as capture:
             for i, f in enumerate(self.forwards, start=1):
                 self.say(f"lockstep: {f.name} ({i} of {len(self.forwards)})")
+                if f.past in (r["input"] for r in self.raised):
+                    self.raised.append({"input": f.name, "reason": f"it continues {f.past}, which was not finished"})
+                    continue
                 coverage.add(f.ids, f.positions, f.mask, self.past[f.name], reference_caches.uses_cache(f))
                 cache, mirror_cache = reference_caches.take(f), mirror_caches.take(f)
                 step = _core.LockstepForward(
@@ -215,12 +221,20 @@ class _Run:
                     name=f.name, ids=f.ids, positions=f.positions, mask=f.mask, cache=mirror_cache,
                 )  # fmt: skip
                 capture.cache, capture.sink = cache, _Sink(step)
-                logits = self.reference.forward(f, cache)
-                step.returned_logits(logits)
-                varies.add(logits)
-                del logits
+                try:
+                    logits = self.reference.forward(f, cache)
+                    step.returned_logits(logits)
+                    varies.add(logits)
+                    del logits
+                except InputError as error:  # what was captured until then is judged, the rest is missing
+                    self.raised.append({"input": f.name, "reason": str(error)})
                 capture.sink = None
-                result = step.finish()
+                try:
+                    result = step.finish()
+                except InputError as error:  # the mirror cannot take this input at all (another config in its folder)
+                    if not any(r["input"] == f.name for r in self.raised):
+                        self.raised.append({"input": f.name, "reason": str(error)})
+                    continue
                 mirror_seconds += step.mirror_seconds
                 reference_caches.leave(f, cache)
                 mirror_caches.leave(f, mirror_cache)
@@ -236,7 +250,7 @@ class _Run:
             )
 
     def report(self) -> Report:
-        lockstep_verdict = worst(p["verdict"] for p in self.points)
+        lockstep_verdict = worst([p["verdict"] for p in self.points] + ["missing"] * len(self.raised))
         provenance_verdict = self.provenance_leg["verdict"]
         verdict = worst((lockstep_verdict, provenance_verdict))
         bad = [p for p in self.points if not passes(p["verdict"], self.bitwise)]
@@ -246,7 +260,7 @@ class _Run:
         elif failed:
             exit_code = 2
         else:
-            exit_code = int(bool(bad) or provenance_verdict != "identical")
+            exit_code = int(bool(bad) or bool(self.raised) or provenance_verdict != "identical")
         self.seconds["total"] = time.perf_counter() - self.started
         about = self.about
         return Report(
@@ -279,6 +293,7 @@ class _Run:
                         "points": len(self.points),
                         "identical": sum(p["verdict"] == "identical" for p in self.points),
                         "fired": self.fired,
+                        "raised": self.raised,
                     },
                     "coverage": self.coverage_leg,
                 },

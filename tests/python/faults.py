@@ -125,6 +125,10 @@ FAULTS = [
           "cache_params.update_recurrent_state(last_recurrent_state, self.layer_idx)",
           "cache_params.update_recurrent_state(last_recurrent_state.bfloat16().float(), self.layer_idx)")
           for i in range(8) if i % 4 != 3], "model.layers.0.linear_attn@recurrent_state", (1, 2), "len65"),
+    Fault("state handed over transposed", lambda m: [method(_layer(m, i).linear_attn,
+          "cache_params.update_recurrent_state(last_recurrent_state, self.layer_idx)",
+          "cache_params.update_recurrent_state(last_recurrent_state.transpose(-1, -2).contiguous(), self.layer_idx)")
+          for i in range(8) if i % 4 != 3], "model.layers.0.linear_attn@recurrent_state", (1, 2), "len65"),
     Fault("padding not masked", _nothing, "model.layers.0.linear_attn", (1, 2), "pad2",
           functions={"apply_mask_to_padding_states": ("if attention_mask is not None", "if False")}),
     Fault("l2norm by F.normalize", _nothing, "model.layers.0.linear_attn@q_l2",

@@ -89,6 +89,10 @@ def test_files_are_written_also_when_the_verdict_is_bad(embedded: Path, tmp_path
         (["verify", "--threads", "0"], "--threads 0: expected 1 to 1024"),
         (["verify", "--inputs", "/nowhere.json"], "/nowhere.json: cannot be read: No such file or directory"),
         (["verify", "--json", "/nowhere/r.json"], "--json /nowhere/r.json: the folder /nowhere does not exist"),
+        (["verify", ""], "an empty name: expected a checkpoint folder or a hub id"),
+        (["verify", "~nobody-here/x"], "'~nobody-here/x': expected a folder's name in UTF-8, or a hub id"),
+        (["verify", "/", "--revision", "main"], "--revision main: / is a folder; only a hub id has revisions"),
+        (["verify", "--ids", "1_0"], "--ids '1_0': expected whole numbers with commas between, like 1,2,3"),
         (["verify", "/nowhere"], "/nowhere: no such folder, and not a hub id (org/name)"),
         (["verify", "--mirror", "./nowhere"], "./nowhere: no such folder, and not a hub id (org/name)"),
         (["verify", "org/name"], "org/name: no such folder, not in the hub cache, and the hub cannot be reached "
@@ -107,6 +111,50 @@ def test_a_broken_checkpoint_is_one_sentence(embedded: Path, tmp_path: Path) -> 
     assert "config.json: not valid JSON" in refusal("verify", str(folder))
     assert "no config.json; expected a Hugging Face checkpoint" in refusal("verify", str(tmp_path))
     assert "found a file" in refusal("verify", str(folder / "config.json"))
+
+
+def test_an_output_never_overwrites_what_is_read(embedded: Path, tmp_path: Path) -> None:
+    folder = edited(embedded, tmp_path / "x")
+    (tmp_path / "in.json").write_text('[{"name": "a", "ids": [[5]]}]')
+    (tmp_path / "link.json").symlink_to(folder / "config.json")
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    for arguments in (
+        ["verify", str(folder), "--ids", "5", "--json", str(folder / "model.safetensors")],
+        ["verify", str(folder), "--ids", "5", "--junit", str(tmp_path / "link.json")],
+        ["verify", "--mirror", str(folder), "--ids", "5", "--json", str(folder / "config.json")],
+        ["verify", "--inputs", str(tmp_path / "in.json"), "--json", str(tmp_path / "in.json")],
+        ["names", str(folder), "--json", str(folder / "new.json")],
+    ):
+        assert "it would overwrite what is read" in refusal(*arguments)
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "target.json").write_text("old")
+    (tmp_path / "link.json").symlink_to(tmp_path / "target.json")
+    assert run("verify", "--ids", "5,6", "--json", str(tmp_path / "link.json"), "--junit", "/dev/null").returncode == 0
+    assert json.loads((tmp_path / "target.json").read_text())["command"] == "verify"
+    assert (tmp_path / "link.json").is_symlink() and Path("/dev/null").is_char_device()
+
+
+def test_odd_files_are_one_sentence(embedded: Path, tmp_path: Path) -> None:
+    folder = edited(embedded, tmp_path / "x")
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    assert "model.safetensors: expected a regular file" in refusal("verify", str(folder))
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(folder / "model.safetensors")
+    assert "no model.safetensors" in refusal("verify", str(folder))
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert "not valid JSON" in refusal("verify", "--inputs", str(tmp_path / "deep.json"))
+    (tmp_path / "twice.json").write_text('[{"name": "a", "ids": [[5]], "ids": [[6]]}]')
+    assert "a key is there twice" in refusal("verify", "--inputs", str(tmp_path / "twice.json"))
+
+
+def test_markup_in_names_is_text(tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    file.write_text('[{"name": "[bold]x", "ids": [[5, 6]]}]')
+    assert "[bold]x" in run("verify", "--inputs", str(file)).stdout
 
 
 def test_inputs_file(tmp_path: Path) -> None:

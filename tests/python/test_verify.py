@@ -275,7 +275,7 @@ def test_padding_with_a_cache_and_branches_of_one_past(embedded: Path) -> None:
         ({"mask": [[1, 1]]}, "input 'ids': mask: expected int64 [1, 3] (past 0 + 3 tokens), found int64 [1, 2]"),
         ({"positions": [[0, 1]]}, "input 'ids': positions: expected int64 [1, 3] or [3, 1, 3], found int64 [1, 2]"),
         ({"past": "x"}, "inputs /0/past: expected the name of an earlier forward or null, found 'x'"),
-        ({"name": "a/b"}, "inputs /0/name: expected a name without '/', found 'a/b'"),
+        ({"name": "a/b"}, "inputs /0/name: expected a printable name without '/', found 'a/b'"),
         ({"tokens": 3}, "inputs /0/tokens: unknown key (known: name, ids, positions, mask, past)"),
     ],
 )  # fmt: skip
@@ -382,8 +382,54 @@ def test_a_reference_that_raises_is_one_sentence(embedded: Path) -> None:
 
         model.model.norm.forward = broken
 
-    with pytest.raises(InputError, match="the reference raised ZeroDivisionError: by a patch"):
-        lockstep.verify(embedded, patch=patch, ids="5")
+    report = lockstep.verify(embedded, patch=patch, ids="5")
+    assert report.exit_code == 2
+    assert report.legs["lockstep"]["raised"] == [
+        {"input": "ids", "reason": "input 'ids': the reference raised ZeroDivisionError: by a patch"}
+    ]
+    assert report.first and (report.first["point"], report.first["verdict"]) == ("model.norm.output", "missing")
+
+
+def test_a_reference_that_raises_now_and_then_is_named_in_the_pedigree(embedded: Path) -> None:
+    def patch(model: Any) -> None:
+        def single_rows_only(_: Any, args: tuple[torch.Tensor, ...]) -> None:
+            assert args[0].shape[0] == 1, "one row at a time"
+
+        model.model.norm.register_forward_pre_hook(single_rows_only)
+
+    report = lockstep.verify(embedded, patch=patch, ids="5,6,7")
+    assert (report.exit_code, report.verdict) == (2, "identical")
+    assert report.data["pedigree"]["failed"] == ["padded_batch"]
+
+
+@pytest.mark.parametrize("returned", [[1], True, torch.zeros(2)])
+def test_what_a_patch_returns_is_ignored_if_it_is_no_model(embedded: Path, returned: Any) -> None:
+    assert lockstep.verify(embedded, patch=lambda model: returned, ids="5").exit_code == 0
+
+
+def test_a_patch_that_raises_or_breaks_the_model_is_one_sentence(embedded: Path) -> None:
+    with pytest.raises(InputError, match="patch raised AttributeError"):
+        lockstep.verify(embedded, patch=lambda model: model.nothing, ids="5")
+    with pytest.raises(InputError, match="expected a causal language model with model.layers"):
+        lockstep.verify(embedded, patch=lambda model: delattr(model.model, "layers"), ids="5")
+
+
+def test_a_mirror_of_another_vocabulary_or_family_is_judged(embedded: Path, qwen: Path, llama: Path, tmp_path: Path) -> None:
+    larger = make_twin(tmp_path, "qwen3_5", vocab_size=120)
+    report = lockstep.verify(qwen, mirror=larger, ids="1,2")
+    assert report.exit_code == 1 and report.legs["provenance"]["verdict"] == "deviates"
+    report = lockstep.verify(qwen, mirror=llama)
+    assert report.exit_code == 1
+    assert [r["input"] for r in report.legs["lockstep"]["raised"]] == ["rows3"]
+    assert "three-row positions" in report.legs["lockstep"]["raised"][0]["reason"]
+
+
+def test_ignored_tensors_of_two_folders_are_compared(qwen: Path, tmp_path: Path) -> None:
+    a = edited(qwen, tmp_path / "a", lambda t: t.update({"mtp.fc.weight": torch.ones(2), "mtp.x": torch.ones(1)}))
+    b = edited(qwen, tmp_path / "b", lambda t: t.update({"mtp.fc.weight": torch.zeros(2)}))
+    report = lockstep.verify(a, mirror=b, ids="1,2")
+    assert [d["tensor"] for d in report.legs["provenance"]["differing"]] == ["mtp.fc.weight", "mtp.x"]
+    assert report.exit_code == 1
 
 
 def test_a_foreign_kernel_fails_and_a_patched_one_is_recorded(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,15 +68,15 @@ def verify(
     lockstep verify DIR --points all --bitwise
     lockstep verify DIR --mirror CONVERTED   a converted copy against its source
     """
+    from .. import hub, verification
     from ..native import InputError
     from ..report import files
 
-    files.check_writable("--json", json_file)
-    files.check_writable("--junit", junit)
-    if json_file and junit and json_file.absolute() == junit.absolute():
+    folders = [hub.resolve(name, revision if name is model else None) for name in (model, mirror) if name is not None]
+    for option, path in (("--json", json_file), ("--junit", junit)):
+        files.check_writable(option, path, [*folders, hub.EMBEDDED, inputs])
+    if json_file and junit and json_file.resolve() == junit.resolve():
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
-
-    from .. import verification
 
     with progress(quiet) as say:
         report = verification.verify(
@@ -114,8 +114,9 @@ def names(
     from .. import names as module
     from ..report import files
 
-    files.check_writable("--json", json_file)
-    data = module.listing(hub.resolve(model, revision))
+    folder = hub.resolve(model, revision)
+    files.check_writable("--json", json_file, [folder])
+    data = module.listing(folder)
     if json_file:
         files.write_text(json_file, files.json_text(data))
     with _readers_may_leave():
@@ -128,7 +129,8 @@ def _readers_may_leave() -> Iterator[None]:
     """`lockstep ... | head -1`: a closed pipe ends the printing, not the verdict."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -140,7 +142,7 @@ def _console() -> Console:
         def on_broken_pipe(self) -> None:  # rich would end the process with its own exit code
             raise BrokenPipeError
 
-    return PlainConsole(width=None if sys.stdout.isatty() else 130)
+    return PlainConsole(width=None if sys.stdout is not None and sys.stdout.isatty() else 130)
 
 
 def _decoder(folder: Path) -> Any:

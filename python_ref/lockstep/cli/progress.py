@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    if quiet:
+    if quiet or sys.stderr is None:
         yield lambda _: None
     elif sys.stderr.isatty():
         from rich.console import Console
@@ -17,4 +18,9 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         with Console(stderr=True).status("starting") as status:
             yield lambda text: status.update(text.replace("[", "\\["))
     else:
-        yield lambda text: print(f"lockstep: {text}", file=sys.stderr, flush=True)
+        yield _line
+
+
+def _line(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens: the work goes on
+        print(f"lockstep: {text}", file=sys.stderr, flush=True)

@@ -6,16 +6,21 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..native import InputError
 
 
-def check_writable(option: str, path: Path | None) -> None:
-    """raises InputError before any work is done"""
+def check_writable(option: str, path: Path | None, inputs: Iterable[Path | None] = ()) -> None:
+    """raises InputError before any work is done; `inputs` are files and folders that must not be written into"""
     if path is None:
         return
+    real = path.resolve()
+    for used in inputs:
+        if used is not None and (real == used.resolve() or used.resolve() in real.parents):
+            raise InputError(f"{option} {path}: it would overwrite what is read ({used}); name another file")
     if path.is_dir():
         raise InputError(f"{option} {path}: expected a file, found a folder")
     if not path.absolute().parent.is_dir():
@@ -25,7 +30,14 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written."""
+    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written.
+
+    A link is followed; a pipe or a device is written to as it is.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)

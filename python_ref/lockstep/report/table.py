@@ -78,6 +78,8 @@ def show_verify(data: dict[str, Any], console: Console, decode: Decode | None) -
         f"[bold]lockstep[/]    {_coloured(lockstep['verdict'])}  {lockstep['identical']} of {lockstep['points']} points identical",
         highlight=False,
     )
+    for raised in lockstep["raised"]:
+        line(f"  {raised['input']}: {raised['reason']}", highlight=False, markup=False)
     coverage = legs["coverage"]
     line(f"[bold]coverage[/]    exercised: {', '.join(coverage['exercised']) or 'nothing'}", highlight=False)
     if coverage["not_exercised"]:
@@ -134,7 +136,7 @@ def _logits_table(logits: list[dict[str, Any]], decode: Decode | None) -> Table:
     for row in logits:
         top = row["top3"]
         table.add_row(
-            row["input"],
+            Text(row["input"]),
             "-" if row["kl"] is None else f"{row['kl']:.1e}",
             "-" if row["top1_agreement"] is None else f"{row['top1_agreement']:.1%}",
             _tokens(top.get("reference", []), decode),
