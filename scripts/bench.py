@@ -63,7 +63,7 @@ def ready(name: str, tokens: int, points: str) -> Any:
     """A run on checkpoint `name` whose reference and mirror are loaded and bound."""
     run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, False, lambda _: None)
     run.load(checkpoint(name), None, None)
-    run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None, None)
+    run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None)
     run.provenance()
     return run
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from . import hub, inputs, preflight
+from . import hub, preflight
+from . import inputs as given
 from .capture import Capture
 from .native import InputError, _core
 from .reference import Caches, Reference
@@ -69,8 +70,7 @@ def verify(
     points: str = "sublayer",
     prompt: str | None = None,
     ids: str | Sequence[int] | None = None,
-    inputs_file: str | os.PathLike[str] | None = None,
-    forwards: list[dict[str, Any]] | None = None,
+    inputs: str | os.PathLike[str] | list[dict[str, Any]] | None = None,
     atol: float = 1e-5,
     rtol: float = 0.0,
     bitwise: bool = False,
@@ -82,21 +82,21 @@ def verify(
 ) -> Report:
     """Judge the mirror against Hugging Face on one checkpoint.
 
-    model: a folder, a hub id, or None for the embedded checkpoint. At most one of prompt, ids, inputs_file and forwards
-    (the `forwards` list of the trace format) replaces the default inputs. mirror: another folder whose weights the
-    mirror gets. patch: called with the loaded HF model before it is judged; it changes it or returns another.
+    model: a folder, a hub id, or None for the embedded checkpoint. At most one of prompt, ids and inputs (a JSON file with
+    a list of forwards {name, ids, positions, mask, past}, or the list itself) replaces the default inputs. mirror: another
+    folder whose weights the mirror gets. patch: called with the loaded HF model before it is judged; it changes it or returns another.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     say = progress or (lambda _: None)
     _check_options(dtype, attn, points, atol, rtol, threads)
-    if sum(x is not None for x in (prompt, ids, inputs_file, forwards)) > 1:
+    if sum(x is not None for x in (prompt, ids, inputs)) > 1:
         raise InputError("expected at most one of --prompt, --ids and --inputs")
     before = torch.get_num_threads()
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     try:
         run = _Run(dtype, attn, points, atol, rtol, bitwise, say)
         run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
-        run.choose_inputs(prompt, ids, inputs_file, forwards)
+        run.choose_inputs(prompt, ids, inputs)
         run.provenance()
         run.preflight()
         run.lockstep()
@@ -160,20 +160,19 @@ class _Run:
         self,
         prompt: str | None,
         ids: str | Sequence[int] | None,
-        inputs_file: str | os.PathLike[str] | None,
-        forwards: list[dict[str, Any]] | None,
+        inputs: str | os.PathLike[str] | list[dict[str, Any]] | None,
     ) -> None:
         if prompt is not None:
-            self.forwards = inputs.from_prompt(self.folder, prompt)
+            self.forwards = given.from_prompt(self.folder, prompt)
         elif ids is not None:
-            self.forwards = inputs.from_ids(ids if isinstance(ids, str) else ",".join(map(str, ids)))
-        elif inputs_file is not None:
-            self.forwards = inputs.from_file(inputs_file)
-        elif forwards is not None:
-            self.forwards = inputs.from_json(forwards)
+            self.forwards = given.from_ids(ids if isinstance(ids, str) else ",".join(str(int(i)) for i in ids))
+        elif isinstance(inputs, list):
+            self.forwards = given.from_json(inputs)
+        elif inputs is not None:
+            self.forwards = given.from_file(inputs)
         else:
-            self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
-        self.past = inputs.check_all(self.source, self.forwards)
+            self.forwards = given.default_inputs(self.about["vocab"], self.about["mrope"])
+        self.past = given.check_all(self.source, self.forwards)
 
     def provenance(self) -> None:
         with self._phase("provenance"):

@@ -241,14 +241,14 @@ def test_what_the_config_rules_out_is_absent(tmp_path: Path, llama: Path) -> Non
 
 def test_packed_positions_leak_in_the_references_linear_layers(embedded: Path) -> None:
     packed = ids_forward(*range(5, 17), positions=[[*range(6), *range(6)]])
-    report = lockstep.verify(embedded, forwards=[packed], points="all")
+    report = lockstep.verify(embedded, inputs=[packed], points="all")
     assert report.verdict == "identical"
     assert (report.exit_code, report.data["pedigree"]["failed"]) == (2, ["packed:ids"])
 
 
 def test_packed_positions_are_right_in_llama(llama: Path) -> None:
     packed = ids_forward(*range(5, 17), positions=[[*range(6), *range(6)]])
-    report = lockstep.verify(llama, forwards=[packed], points="all")
+    report = lockstep.verify(llama, inputs=[packed], points="all")
     assert (report.exit_code, report.verdict) == (0, "identical")
 
 
@@ -258,7 +258,7 @@ def test_padding_with_a_cache_and_branches_of_one_past(embedded: Path) -> None:
     many = {"ids": [[11, 3], [12, 4]], "mask": [[1] * 6, [0, 0, 1, 1, 1, 1]], "past": "a"}
     forwards = [first, {"name": "b", **more}, {"name": "c", **many}, {"name": "d", **more}]
     for attn in ("sdpa", "eager"):
-        report = lockstep.verify(embedded, forwards=forwards, points="all", attn=attn, bitwise=True)
+        report = lockstep.verify(embedded, inputs=forwards, points="all", attn=attn, bitwise=True)
         assert (report.exit_code, report.verdict) == (0, "identical")
 
 
@@ -281,20 +281,20 @@ def test_padding_with_a_cache_and_branches_of_one_past(embedded: Path) -> None:
 )  # fmt: skip
 def test_bad_inputs_get_one_clear_error(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        lockstep.verify(forwards=[{**ids_forward(1, 2, 3), **change}])
+        lockstep.verify(inputs=[{**ids_forward(1, 2, 3), **change}])
     assert str(caught.value) == message
 
 
 def test_right_padding_with_a_cache_is_refused() -> None:
     first = ids_forward(5, 6, 7, 0, name="a", mask=[[1, 1, 1, 0]])
     with pytest.raises(InputError, match="input 'a': mask: right padding with a cache is not supported by the reference"):
-        lockstep.verify(forwards=[first, ids_forward(8, name="b", past="a")])
-    assert lockstep.verify(forwards=[first]).verdict == "identical"
+        lockstep.verify(inputs=[first, ids_forward(8, name="b", past="a")])
+    assert lockstep.verify(inputs=[first]).verdict == "identical"
 
 
 def test_three_row_positions_belong_to_some_families(llama: Path) -> None:
     with pytest.raises(InputError, match="this family has no three-row positions"):
-        lockstep.verify(llama, forwards=[ids_forward(1, 2, positions=[[[0, 1]]] * 3)])
+        lockstep.verify(llama, inputs=[ids_forward(1, 2, positions=[[[0, 1]]] * 3)])
 
 
 # Distrust of the reference

@@ -72,16 +72,17 @@ def verify(
     from ..native import InputError
     from ..report import files
 
-    folders = [hub.resolve(name, revision if name is model else None) for name in (model, mirror) if name is not None]
+    folder = hub.resolve(model, revision)
+    other = None if mirror is None else hub.resolve(mirror)
     for option, path in (("--json", json_file), ("--junit", junit)):
-        files.check_writable(option, path, [*folders, hub.EMBEDDED, inputs])
+        files.check_writable(option, path, [folder, other, inputs])
     if json_file and junit and json_file.resolve() == junit.resolve():
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
 
     with progress(quiet) as say:
         report = verification.verify(
-            model, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs_file=inputs, atol=atol,
-            rtol=rtol, bitwise=bitwise, mirror=mirror, threads=threads, revision=revision, progress=say,
+            folder, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, atol=atol, rtol=rtol,
+            bitwise=bitwise, mirror=other, threads=threads, progress=say,
         )  # fmt: skip
     data = report.data
     if json_file:
