@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -168,7 +169,7 @@ def test_inputs_file(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
-    pipeline = f"{LOCKSTEP[0]} verify --ids 5,6,7 2>/dev/null | head -1; echo ${{PIPESTATUS[0]}}"
+    pipeline = f"{shlex.quote(LOCKSTEP[0])} verify --ids 5,6,7 2>/dev/null | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", pipeline], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
 
@@ -205,6 +206,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, after: float) -> None:
     process = subprocess.Popen(
         [*LOCKSTEP, "verify", "--points", "all", "--json", str(report)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job's children ignore it
     )  # fmt: skip
     time.sleep(after)
     process.send_signal(signal.SIGINT)
