@@ -59,6 +59,7 @@ def cell(release: str, model: Path | None, dtype: str, attn: str) -> dict:
         "points": len(data["points"]),
         "identical": data["legs"]["lockstep"]["identical"],
         "variant": data["pedigree"]["variant"],
+        "failed": [check for check in data["pedigree"]["checks"] if not check["passes"]],
         "first": data["first"] and data["first"]["point"],
     }
 
@@ -82,6 +83,8 @@ def main() -> int:
                     print(f"{name:10} {release:8} {variant:8} {dtype:9} {attn:6} {found['verdict']:10} {points}", flush=True)
                     if found["first"]:
                         print(f"  first: {found['first']}")
+                    if found["exit_code"] != 0:
+                        print(f"  exit code {found['exit_code']}; failed: {json.dumps(found.get('failed', []))}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"{len(rows) - bad} passed, {bad} failed")

@@ -5,46 +5,29 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cmath>
 #include <optional>
 
-#include "core/error.h"
-#include "core/tensor_text.h"
+#include "bind/convert.h"
 #include "models/mirror.h"
 #include "verify/coverage.h"
+#include "verify/hypotheses.h"
 #include "verify/lockstep.h"
 #include "verify/provenance.h"
 
-namespace py = pybind11;
 using namespace lockstep;
 
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
-
-at::Tensor or_undefined(const MaybeTensor& t) { return t ? *t : at::Tensor(); }
-
-/// JSON crosses as text: NaN has become null on the C++ side.
-py::object to_python(const nlohmann::json& j) {
-  return py::module_::import("json").attr("loads")(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-at::ScalarType parse_dtype(const std::string& name) {
-  const auto dtype = run_dtype(name);
-  if (!dtype) throw InputError("dtype \"" + name + "\": expected float32, bfloat16 or float16");
-  return *dtype;
-}
-
-Attn parse_attn(const std::string& name) {
-  if (name == "sdpa") return Attn::sdpa;
-  if (name == "eager") return Attn::eager;
-  throw InputError("attn \"" + name + "\": expected sdpa or eager");
-}
-
-Level parse_level(const std::string& name) {
-  if (name == "layer") return Level::layer;
-  if (name == "sublayer") return Level::sublayer;
-  if (name == "all") return Level::all;
-  throw InputError("points \"" + name + "\": expected layer, sublayer or all");
+/// A hypothesis applied to a run, (name, module path): how tests see that a wrong mirror is found.
+std::unique_ptr<Arithmetic> changed_arithmetic(const std::optional<std::pair<std::string, std::string>>& changed) {
+  if (!changed) return nullptr;
+  const auto& h = hypothesis(changed->first);
+  auto change = h.change();
+  if (change.weights || change.given)
+    throw InputError("hypothesis \"" + h.name + "\": it changes what is given, not the arithmetic of a run");
+  change.value_of = h.first_try;
+  return std::make_unique<Changed>(std::move(change), changed->second, at::kFloat, Order::hf);
 }
 
 Inputs make_inputs(const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask) {
@@ -200,6 +183,9 @@ PYBIND11_MODULE(_core, m) {
           py::arg("name"))
       .def("inv_freq", [](const Mirror& self) { return self.model().inv_freq(); })
       .def(
+          "digests", [](const Mirror& self) { return self.checkpoint().digests(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
           "digest", [](const Mirror& self) { return digest_of(self.checkpoint(), self.checkpoint().digests()); },
           py::call_guard<py::gil_scoped_release>())
       .def("new_cache", [](const Mirror& self) { return std::make_shared<Cache>(self.model().new_cache()); })
@@ -212,7 +198,8 @@ PYBIND11_MODULE(_core, m) {
           "forward",
           [](Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
              const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
-             const std::optional<std::string>& points) {
+             const std::optional<std::string>& points,
+             const std::optional<std::pair<std::string, std::string>>& changed) {
             Collector collector;
             at::Tensor logits;
             {
@@ -222,8 +209,9 @@ PYBIND11_MODULE(_core, m) {
                 throw InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast");
               }
               const auto v = Variant::named(variant);
+              const auto arithmetic = changed_arithmetic(changed);
               Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
-                      cache.get());
+                      cache.get(), arithmetic ? *arithmetic : hf_arithmetic());
               logits = self.model().forward(run, make_inputs(ids, positions, mask));
               self.checkpoint().check_unchanged();
             }
@@ -233,7 +221,7 @@ PYBIND11_MODULE(_core, m) {
           },
           py::arg("ids"), py::arg("positions") = py::none(), py::arg("mask") = py::none(),
           py::arg("cache") = py::none(), py::arg("attn") = "sdpa", py::arg("variant") = "5.18",
-          py::arg("points") = py::none());
+          py::arg("points") = py::none(), py::arg("hypothesis") = py::none());
 
   py::class_<Provenance>(m, "Provenance")
       .def(py::init([](const Mirror& source, Mirror& mirror, const std::string& dtype) {
@@ -282,6 +270,19 @@ PYBIND11_MODULE(_core, m) {
         }
         return to_python(j);
       });
+
+  m.def(
+      "fingerprint", [](const at::Tensor& x) { return fingerprint(x.detach().cpu()); }, py::arg("x"));
+  m.def(
+      "compare_logits",
+      [](const at::Tensor& reference, const at::Tensor& candidate, const MaybeTensor& mask) {
+        const auto agreement = compare_logits(reference, candidate, or_undefined(mask));
+        return to_python({{"kl", std::isfinite(agreement.kl) ? nlohmann::json(agreement.kl) : nlohmann::json(nullptr)},
+                          {"top1_agreement", agreement.top1_agreement}});
+      },
+      py::arg("reference"), py::arg("candidate"), py::arg("mask") = py::none());
+
+  bind_bisect(m);
 
   py::class_<Coverage>(m, "Coverage")
       .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }),

@@ -224,4 +224,27 @@ LogitsAgreement compare_logits(const at::Tensor& reference, const at::Tensor& ca
   return agreement;
 }
 
+uint64_t fingerprint(const at::Tensor& x_in) {
+  const auto x = x_in.contiguous();
+  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;
+  uint64_t lanes[4] = {static_cast<uint64_t>(x.scalar_type()), static_cast<uint64_t>(x.dim()), 0x243F6A8885A308D3ull,
+                       1};
+  for (const auto size : x.sizes()) lanes[1] = (lanes[1] ^ static_cast<uint64_t>(size)) * kPrime;
+  const auto* bytes = static_cast<const char*>(x.const_data_ptr());
+  size_t left = static_cast<size_t>(x.nbytes());
+  auto mix = [](uint64_t lane, uint64_t word) {
+    const auto y = (lane ^ word) * kPrime;
+    return y ^ (y >> 29);
+  };
+  for (; left >= 32; left -= 32, bytes += 32) {  // four lanes, so that the multiplications overlap
+    uint64_t words[4];
+    std::memcpy(words, bytes, 32);
+    for (int i = 0; i < 4; ++i) lanes[i] = mix(lanes[i], words[i]);
+  }
+  for (; left > 0; --left, ++bytes) lanes[0] = mix(lanes[0], static_cast<unsigned char>(*bytes));
+  uint64_t all = 0;
+  for (const auto lane : lanes) all = mix(all, lane);
+  return all;
+}
+
 }  // namespace lockstep

@@ -39,6 +39,9 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b);
 /// Flat index of the first element whose bits differ, or -1. Shapes and dtypes must agree.
 int64_t first_difference(const at::Tensor& a, const at::Tensor& b);
 
+/// A 64-bit fingerprint of shape, dtype and bytes: equal tensors have one; two that have one are very likely equal.
+uint64_t fingerprint(const at::Tensor& x);
+
 /// What the next-token distributions say: mean KL divergence (nats, float64) of candidate from reference over the
 /// counted positions, and the share of them whose most probable token is the same. logits [B, T, V].
 struct LogitsAgreement {

@@ -38,15 +38,15 @@ class CausalLM : public Module {
 
   /// Between steps: what one step hands to the next.
   struct State {
-    at::Tensor hidden_states;   // [B, T, D]
-    at::Tensor cos, sin;        // [B, T, rotary_dim]
-    at::Tensor mask;            // causal_mask()
-    at::Tensor recurrent_mask;  // recurrent_mask()
+    at::Tensor hidden_states;  // [B, T, D]
+    Context context;
   };
-  virtual State begin(Run& run, const Inputs& inputs) = 0;        // embedding, positions, masks
+  virtual State begin(Run& run, const Inputs& inputs) = 0;        // embedding, and the context
   virtual void layer(Run& run, State& state, int64_t index) = 0;  // one decoder layer
   virtual at::Tensor end(Run& run, State& state) = 0;             // final norm and head -> logits [B, T, V]
   virtual int64_t layers() const = 0;
+  /// Masks, cos and sin of a forward whose hidden states have the dtype of `hidden_states` (any size); needs no weight.
+  virtual Context context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) = 0;
   virtual const Mechanisms& mechanisms() const = 0;
   /// inv_freq [rotary_dim / 2] float32 by its formula.
   virtual at::Tensor inv_freq() const = 0;

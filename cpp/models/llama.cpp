@@ -63,6 +63,9 @@ struct Attention : Module {
   Attention(Module* parent, const Config& c, int64_t layer_idx);
   at::Tensor forward(Run& run, const at::Tensor& hidden_states, const at::Tensor& cos, const at::Tensor& sin,
                      const at::Tensor& mask);
+  at::Tensor apply(Run& run, const at::Tensor& hidden_states, const Context& context) override {
+    return forward(run, hidden_states, context.cos, context.sin, context.mask);
+  }
 
   const int64_t layer_idx, K;
   Linear q_proj, k_proj, v_proj, o_proj;
@@ -87,22 +90,22 @@ at::Tensor Attention::forward(Run& run, const at::Tensor& hidden_states, const a
   auto value = run(v_proj, hidden_states).view({B, T, -1, K}).transpose(1, 2);
 
   // 2. RoPE.
-  std::tie(query, key) = apply_rotary(query, key, cos, sin, /*partial=*/false);
-  run.capture(*this, "q_rope", query);
-  run.capture(*this, "k_rope", key);
+  query = run.arithmetic.rotate(*this, query, cos.unsqueeze(1), sin.unsqueeze(1), /*partial=*/false);
+  key = run.arithmetic.rotate(*this, key, cos.unsqueeze(1), sin.unsqueeze(1), /*partial=*/false);
+  query = run.capture(*this, "q_rope", query);
+  key = run.capture(*this, "k_rope", key);
 
   // 3. Cache.
   if (run.cache) {
     auto& cache = run.cache->layers[layer_idx];
     cache.append(key, value);
-    key = cache.keys, value = cache.values;
-    run.capture(*this, "key_cache", key);
-    run.capture(*this, "value_cache", value);
+    key = cache.keys = run.capture(*this, "key_cache", cache.keys);
+    value = cache.values = run.capture(*this, "value_cache", cache.values);
   }
 
   // 4. Attend and project.
-  const auto context = attention(run, query, key, value, mask, std::pow(double(K), -0.5));  // [B, T, H, K]
-  run.capture(*this, "context", context);
+  auto context = attention(run, *this, query, key, value, mask, std::pow(double(K), -0.5));  // [B, T, H, K]
+  context = run.capture(*this, "context", context);
   return run(o_proj, context.reshape({B, T, -1}).contiguous());
 }
 
@@ -114,45 +117,63 @@ struct DecoderLayer : Module {
         mlp(this, "mlp", c.hidden_size, c.intermediate_size, c.mlp_bias),
         input_layernorm(this, "input_layernorm", c.hidden_size, c.rms_norm_eps),
         post_attention_layernorm(this, "post_attention_layernorm", c.hidden_size, c.rms_norm_eps) {}
-  at::Tensor forward(Run& run, const at::Tensor& hidden_states, const CausalLM::State& state);
+  at::Tensor forward(Run& run, const at::Tensor& hidden_states, const Context& context);
 
   Attention self_attn;
   SwiGLU mlp;
   RMSNorm input_layernorm, post_attention_layernorm;
 };
 
-at::Tensor DecoderLayer::forward(Run& run, const at::Tensor& hidden_in, const CausalLM::State& state) {
+at::Tensor DecoderLayer::forward(Run& run, const at::Tensor& hidden_in, const Context& context) {
   auto residual = hidden_in;
   auto hidden_states = run(input_layernorm, hidden_in);
-  hidden_states = run(self_attn, hidden_states, state.cos, state.sin, state.mask);
-  hidden_states = residual + hidden_states;
+  hidden_states = run(self_attn, hidden_states, context.cos, context.sin, context.mask);
+  hidden_states = run.arithmetic.residual(*this, residual, hidden_states);
 
   residual = hidden_states;
   hidden_states = run(post_attention_layernorm, hidden_states);
   hidden_states = run(mlp, hidden_states);
-  return residual + hidden_states;
+  return run.arithmetic.residual(*this, residual, hidden_states);
 }
 
 /// x [B, T, D] and positions [B, T] -> cos, sin [B, T, K]. mirrors LlamaRotaryEmbedding
 struct RotaryEmbedding : Module {
   RotaryEmbedding(Module* parent, const Config& c)
-      : Module(parent, "rotary_emb"), inv_freq(inverse_frequencies(c.rope, c.head_dim)) {}
+      : Module(parent, "rotary_emb"),
+        inv_freq(inverse_frequencies(c.rope, c.head_dim)),
+        rope(c.rope),
+        head_dim(c.head_dim) {}
   std::tuple<at::Tensor, at::Tensor> forward(Run& run, const at::Tensor& x, const at::Tensor& positions);
 
   const at::Tensor inv_freq;  // [K / 2] float32, in no file
+  const RopeConfig rope;
+  const int64_t head_dim;
+
+ private:
+  at::Tensor exact(const Run& run) const;
 };
 
+/// The formula in float64, for the truth.
+at::Tensor RotaryEmbedding::exact(const Run& run) const {
+  auto changed = rope;
+  changed.theta = run.arithmetic.number(*this, "theta", rope.theta);
+  return inverse_frequencies(changed, head_dim, at::kDouble);
+}
+
 std::tuple<at::Tensor, at::Tensor> RotaryEmbedding::forward(Run& run, const at::Tensor& x,
-                                                            const at::Tensor& positions) {
-  run.capture(*this, "inv_freq", inv_freq);
-  const auto freqs_in = run.upcast(inv_freq).view({1, -1, 1}).expand({positions.size(0), -1, 1});
+                                                            const at::Tensor& positions_in) {
+  const auto formula = run.arithmetic.up == at::kDouble ? exact(run) : inv_freq;
+  const auto frequencies = run.capture(*this, "inv_freq", run.arithmetic.inv_freq(*this, formula));
+  const auto positions = run.arithmetic.positions(*this, positions_in);
+  const auto freqs_in = run.upcast(frequencies).view({1, -1, 1}).expand({positions.size(0), -1, 1});
   const auto steps = run.upcast(positions.unsqueeze(1));           // [B, 1, T]
   const auto freqs = at::matmul(freqs_in, steps).transpose(1, 2);  // [B, T, K / 2]
   const auto emb = at::cat({freqs, freqs}, -1);
-  const auto cos = emb.cos().to(x.scalar_type());
-  const auto sin = emb.sin().to(x.scalar_type());
-  run.capture(*this, "cos", cos);
-  run.capture(*this, "sin", sin);
+  const auto cos_table = emb.cos().to(x.scalar_type());
+  const auto sin_table = emb.sin().to(x.scalar_type());
+  auto [cos, sin] = run.arithmetic.tables(*this, cos_table, sin_table);
+  cos = run.capture(*this, "cos", cos);
+  sin = run.capture(*this, "sin", sin);
   return {cos, sin};
 }
 
@@ -179,6 +200,7 @@ struct Model : Module {
 struct ForCausalLM final : CausalLM {
   explicit ForCausalLM(const Config& c);
   State begin(Run& run, const Inputs& inputs) override;
+  Context context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) override;
   void layer(Run& run, State& state, int64_t index) override;
   at::Tensor end(Run& run, State& state) override;
   int64_t layers() const override { return static_cast<int64_t>(model.layers.size()); }
@@ -203,18 +225,24 @@ ForCausalLM::ForCausalLM(const Config& c) : model(this, c), lm_head(this, "lm_he
 
 CausalLM::State ForCausalLM::begin(Run& run, const Inputs& inputs) {
   check(inputs, run.cache);
-  const auto B = inputs.ids.size(0), T = inputs.ids.size(1), past = run.cache ? run.cache->past : 0;
   run.record(model, ".input", inputs.ids);
   State state;
   state.hidden_states = run(model.embed_tokens, inputs.ids);
-  const auto positions = inputs.positions.defined() ? inputs.positions : (at::arange(T) + past).unsqueeze(0);
-  state.mask = causal_mask(run, B, T, past, inputs.mask, positions, state.hidden_states.scalar_type());
-  std::tie(state.cos, state.sin) = run(model.rotary_emb, state.hidden_states, positions);
+  state.context = context(run, state.hidden_states, inputs);
   return state;
 }
 
+Context ForCausalLM::context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) {
+  const auto B = inputs.ids.size(0), T = inputs.ids.size(1), past = run.cache ? run.cache->past : 0;
+  const auto positions = inputs.positions.defined() ? inputs.positions : (at::arange(T) + past).unsqueeze(0);
+  Context context;
+  context.mask = causal_mask(run, B, T, past, inputs.mask, positions, hidden_states.scalar_type());
+  std::tie(context.cos, context.sin) = run(model.rotary_emb, hidden_states, positions);
+  return context;
+}
+
 void ForCausalLM::layer(Run& run, State& state, int64_t index) {
-  state.hidden_states = run(*model.layers[index], state.hidden_states, state);
+  state.hidden_states = run(*model.layers[index], state.hidden_states, state.context);
 }
 
 at::Tensor ForCausalLM::end(Run& run, State& state) {

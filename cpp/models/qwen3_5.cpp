@@ -106,6 +106,9 @@ Config Config::read(ConfigReader& r) {
 struct GatedDeltaNet : Module {
   GatedDeltaNet(Module* parent, const Config& c, int64_t layer_idx);
   at::Tensor forward(Run& run, const at::Tensor& hidden_states, const at::Tensor& mask);
+  at::Tensor apply(Run& run, const at::Tensor& hidden_states, const Context& context) override {
+    return forward(run, hidden_states, context.recurrent_mask);
+  }
 
   struct Conv1d : Module {  // HF hands its weight to a function, so the module itself is no capture point
     Conv1d(Module* parent, const std::string& name, int64_t channels, int64_t kernel)
@@ -144,16 +147,15 @@ GatedDeltaNet::GatedDeltaNet(Module* parent, const Config& c, int64_t layer_idx)
 
 /// Causal depthwise convolution and SiLU: [B, C, T] -> [B, C, T]; reads and replaces the cache's conv state.
 at::Tensor GatedDeltaNet::convolve(Run& run, LayerCache* cache, const at::Tensor& mixed_qkv) {
-  const auto tokens = mixed_qkv.size(2), channels = mixed_qkv.size(1);
+  const auto tokens = mixed_qkv.size(2);
   auto conv = [&](const at::Tensor& x, int64_t padding) {
-    return at::conv1d(x, conv1d.weight, {}, /*stride=*/at::IntArrayRef{1}, at::IntArrayRef{padding}, at::IntArrayRef{1},
-                      channels);
+    return run.arithmetic.conv(*this, x, conv1d.weight, padding);
   };
   const bool has_past = cache && cache->conv_state.defined();
   if (has_past && tokens == 1) {  // one step: the state is the whole left context
     const auto context = at::cat({cache->conv_state, mixed_qkv}, -1);
     cache->conv_state = context.index({Slice(), Slice(), Slice(-kernel, None)}).clone();
-    return at::silu(conv(context, 0).slice(2, -1));
+    return run.arithmetic.silu(*this, conv(context, 0).slice(2, -1));
   }
   auto context = has_past ? at::cat({cache->conv_state, mixed_qkv}, -1) : mixed_qkv;
   if (cache) {
@@ -162,12 +164,13 @@ at::Tensor GatedDeltaNet::convolve(Run& run, LayerCache* cache, const at::Tensor
     cache->conv_state = padded.index({Slice(), Slice(), Slice(-kernel, None)}).clone();
     if (run.variant.conv_pads_short_prefill) context = padded;
   }
-  const auto out = at::silu(conv(context, kernel - 1).slice(2, 0, context.size(2)));
+  const auto out = run.arithmetic.silu(*this, conv(context, kernel - 1).slice(2, 0, context.size(2)));
   return cache ? out.slice(2, -tokens) : out;
 }
 
-at::Tensor GatedDeltaNet::forward(Run& run, const at::Tensor& hidden_in, const at::Tensor& mask) {
+at::Tensor GatedDeltaNet::forward(Run& run, const at::Tensor& hidden_in, const at::Tensor& mask_in) {
   const auto dtype = hidden_in.scalar_type();
+  const auto mask = run.arithmetic.recurrent_mask(*this, mask_in);
   const auto hidden_states = mask.defined() ? (hidden_in * mask.unsqueeze(-1)).to(dtype) : hidden_in;
   const auto B = hidden_states.size(0), T = hidden_states.size(1);
   auto* cache = run.cache ? &run.cache->layers[layer_idx] : nullptr;
@@ -178,8 +181,7 @@ at::Tensor GatedDeltaNet::forward(Run& run, const at::Tensor& hidden_in, const a
   const auto z = run(in_proj_z, hidden_states).reshape({B, T, -1, Dv});  // [B, T, Hv, Dv]
   const auto b = run(in_proj_b, hidden_states);                          // [B, T, Hv]
   const auto a = run(in_proj_a, hidden_states);
-  mixed_qkv = convolve(run, cache, mixed_qkv);
-  run.capture(*this, "conv", mixed_qkv);
+  mixed_qkv = run.capture(*this, "conv", convolve(run, cache, mixed_qkv));
   mixed_qkv = mixed_qkv.transpose(1, 2);  // [B, T, C]
 
   // 2. Split; each key head serves Hv / Hk value heads in a row.
@@ -188,24 +190,19 @@ at::Tensor GatedDeltaNet::forward(Run& run, const at::Tensor& hidden_in, const a
   in.query = split[0].reshape({B, T, -1, Dk});
   in.key = split[1].reshape({B, T, -1, Dk});
   in.value = split[2].reshape({B, T, -1, Dv});
-  if (Hv / Hk > 1) {
-    in.query = in.query.repeat_interleave(Hv / Hk, 2);
-    in.key = in.key.repeat_interleave(Hv / Hk, 2);
-  }
-  in.beta = b.sigmoid();
-  in.decay = -run.upcast(A_log).exp() * at::softplus(run.upcast(a) + dt_bias);
-  run.capture(*this, "beta", in.beta);
-  run.capture(*this, "decay", in.decay);
+  in.query = run.arithmetic.repeat_heads(*this, in.query, Hv / Hk, 2);
+  in.key = run.arithmetic.repeat_heads(*this, in.key, Hv / Hk, 2);
+  in.beta = run.capture(*this, "beta", run.arithmetic.beta(*this, b));
+  in.decay = run.capture(*this, "decay", run.arithmetic.decay(*this, A_log, a, dt_bias));
 
   // 3. The delta rule: a single step from a cached state, else by chunks.
-  if (has_past) in.initial_state = cache->recurrent_state;
-  const auto out =
-      has_past && T == 1 ? recurrent_gated_delta_rule(run, *this, in) : chunk_gated_delta_rule(run, *this, in);
-  run.capture(*this, "delta", out.output);
+  if (has_past) in.initial_state = run.arithmetic.state_in(*this, cache->recurrent_state);
+  auto out = has_past && T == 1 ? recurrent_gated_delta_rule(run, *this, in) : chunk_gated_delta_rule(run, *this, in);
+  out.output = run.capture(*this, "delta", out.output);
   if (cache) {
-    cache->recurrent_state = run.variant.state_in_run_dtype ? out.state.to(dtype) : out.state;
-    run.capture(*this, "conv_state", cache->conv_state);
-    run.capture(*this, "recurrent_state", cache->recurrent_state);
+    const auto state = run.variant.state_in_run_dtype ? out.state.to(dtype) : out.state;
+    cache->conv_state = run.capture(*this, "conv_state", cache->conv_state);
+    cache->recurrent_state = run.capture(*this, "recurrent_state", run.arithmetic.state_out(*this, state));
   }
 
   // 4. Gated norm and output projection.
@@ -218,6 +215,9 @@ struct Attention : Module {
   Attention(Module* parent, const Config& c, int64_t layer_idx);
   at::Tensor forward(Run& run, const at::Tensor& hidden_states, const at::Tensor& cos, const at::Tensor& sin,
                      const at::Tensor& mask);
+  at::Tensor apply(Run& run, const at::Tensor& hidden_states, const Context& context) override {
+    return forward(run, hidden_states, context.cos, context.sin, context.mask);
+  }
 
   const int64_t layer_idx, K;
   Linear q_proj, k_proj, v_proj, o_proj;
@@ -240,39 +240,37 @@ at::Tensor Attention::forward(Run& run, const at::Tensor& hidden_states, const a
   const auto B = hidden_states.size(0), T = hidden_states.size(1);
 
   // 1. Project. Each head's rows of q_proj are [query, gate].
-  const auto q_and_gate = run(q_proj, hidden_states).view({B, T, -1, 2 * K}).chunk(2, -1);
-  const auto gate = q_and_gate[1].reshape({B, T, -1});  // [B, T, H * K]
-  run.capture(*this, "q", q_and_gate[0]);
-  run.capture(*this, "gate", gate);
+  const auto pair = run.arithmetic.split_pair(*this, run(q_proj, hidden_states), K);
+  const auto q = run.capture(*this, "q", pair.first);                             // [B, T, H, K]
+  const auto gate = run.capture(*this, "gate", pair.second.reshape({B, T, -1}));  // [B, T, H * K]
 
   // 2. Norm over each head, then RoPE on the first rotary_dim dims.
-  auto query = run(q_norm, q_and_gate[0].view({B, T, -1, K})).transpose(1, 2);             // [B, H, T, K]
+  auto query = run(q_norm, q.view({B, T, -1, K})).transpose(1, 2);                         // [B, H, T, K]
   auto key = run(k_norm, run(k_proj, hidden_states).view({B, T, -1, K})).transpose(1, 2);  // [B, G, T, K]
   auto value = run(v_proj, hidden_states).view({B, T, -1, K}).transpose(1, 2);
-  std::tie(query, key) = apply_rotary(query, key, cos, sin, /*partial=*/true);
-  run.capture(*this, "q_rope", query);
-  run.capture(*this, "k_rope", key);
+  query = run.arithmetic.rotate(*this, query, cos.unsqueeze(1), sin.unsqueeze(1), /*partial=*/true);
+  key = run.arithmetic.rotate(*this, key, cos.unsqueeze(1), sin.unsqueeze(1), /*partial=*/true);
+  query = run.capture(*this, "q_rope", query);
+  key = run.capture(*this, "k_rope", key);
 
   // 3. Cache.
   if (run.cache) {
     auto& cache = run.cache->layers[layer_idx];
     cache.append(key, value);
-    key = cache.keys, value = cache.values;
-    run.capture(*this, "key_cache", key);
-    run.capture(*this, "value_cache", value);
+    key = cache.keys = run.capture(*this, "key_cache", cache.keys);
+    value = cache.values = run.capture(*this, "value_cache", cache.values);
   }
 
   // 4. Attend, gate, project.
-  auto context = attention(run, query, key, value, mask, std::pow(double(K), -0.5));  // [B, T, H, K]
-  run.capture(*this, "context", context);
-  context = context.reshape({B, T, -1}).contiguous();
-  return run(o_proj, context * at::sigmoid(gate));
+  auto context = attention(run, *this, query, key, value, mask, std::pow(double(K), -0.5));  // [B, T, H, K]
+  context = run.capture(*this, "context", context).reshape({B, T, -1}).contiguous();
+  return run(o_proj, run.arithmetic.gate(*this, context, gate));
 }
 
 /// hidden_states [B, T, D] -> [B, T, D]. mirrors Qwen3_5DecoderLayer
 struct DecoderLayer : Module {
   DecoderLayer(Module* parent, const Config& c, int64_t index);
-  at::Tensor forward(Run& run, const at::Tensor& hidden_states, const CausalLM::State& state);
+  at::Tensor forward(Run& run, const at::Tensor& hidden_states, const Context& context);
 
   std::unique_ptr<GatedDeltaNet> linear_attn;  // one of the two
   std::unique_ptr<Attention> self_attn;
@@ -289,17 +287,17 @@ DecoderLayer::DecoderLayer(Module* parent, const Config& c, int64_t index)
       input_layernorm(this, "input_layernorm", c.hidden_size, c.rms_norm_eps),
       post_attention_layernorm(this, "post_attention_layernorm", c.hidden_size, c.rms_norm_eps) {}
 
-at::Tensor DecoderLayer::forward(Run& run, const at::Tensor& hidden_in, const CausalLM::State& state) {
+at::Tensor DecoderLayer::forward(Run& run, const at::Tensor& hidden_in, const Context& context) {
   auto residual = hidden_in;
   auto hidden_states = run(input_layernorm, hidden_in);
-  hidden_states = linear_attn ? run(*linear_attn, hidden_states, state.recurrent_mask)
-                              : run(*self_attn, hidden_states, state.cos, state.sin, state.mask);
-  hidden_states = residual + hidden_states;
+  hidden_states = linear_attn ? run(*linear_attn, hidden_states, context.recurrent_mask)
+                              : run(*self_attn, hidden_states, context.cos, context.sin, context.mask);
+  hidden_states = run.arithmetic.residual(*this, residual, hidden_states);
 
   residual = hidden_states;
   hidden_states = run(post_attention_layernorm, hidden_states);
   hidden_states = run(mlp, hidden_states);
-  return residual + hidden_states;
+  return run.arithmetic.residual(*this, residual, hidden_states);
 }
 
 /// x [B, T, D] and positions [3, B, T] -> cos, sin [B, T, rotary_dim]. mirrors Qwen3_5TextRotaryEmbedding
@@ -307,26 +305,39 @@ struct TextRotaryEmbedding : Module {
   TextRotaryEmbedding(Module* parent, const Config& c)
       : Module(parent, "rotary_emb"),
         inv_freq(inverse_frequencies(c.rope, c.head_dim)),
-        section(c.rope.mrope_section) {}
+        rope(c.rope),
+        head_dim(c.head_dim) {}
   std::tuple<at::Tensor, at::Tensor> forward(Run& run, const at::Tensor& x, const at::Tensor& positions);
 
   const at::Tensor inv_freq;  // [rotary_dim / 2] float32, in no file
-  const std::vector<int64_t> section;
+  const RopeConfig rope;
+  const int64_t head_dim;
 
  private:
+  at::Tensor exact(const Run& run) const;
   at::Tensor interleave(const at::Tensor& freqs) const;
 };
 
+/// The formula in float64, for the truth.
+at::Tensor TextRotaryEmbedding::exact(const Run& run) const {
+  auto changed = rope;
+  changed.theta = run.arithmetic.number(*this, "theta", rope.theta);
+  return inverse_frequencies(changed, head_dim, at::kDouble);
+}
+
 std::tuple<at::Tensor, at::Tensor> TextRotaryEmbedding::forward(Run& run, const at::Tensor& x,
-                                                                const at::Tensor& positions) {
-  run.capture(*this, "inv_freq", inv_freq);
-  const auto freqs_in = run.upcast(inv_freq).view({1, 1, -1, 1}).expand({3, positions.size(1), -1, 1});
+                                                                const at::Tensor& positions_in) {
+  const auto formula = run.arithmetic.up == at::kDouble ? exact(run) : inv_freq;
+  const auto frequencies = run.capture(*this, "inv_freq", run.arithmetic.inv_freq(*this, formula));
+  const auto positions = run.arithmetic.positions(*this, positions_in);
+  const auto freqs_in = run.upcast(frequencies).view({1, 1, -1, 1}).expand({3, positions.size(1), -1, 1});
   const auto steps = run.upcast(positions.unsqueeze(2));           // [3, B, 1, T]
   const auto freqs = at::matmul(freqs_in, steps).transpose(2, 3);  // [3, B, T, rotary_dim / 2]
-  const auto cos = interleave(freqs.cos()).to(x.scalar_type());
-  const auto sin = interleave(freqs.sin()).to(x.scalar_type());
-  run.capture(*this, "cos", cos);
-  run.capture(*this, "sin", sin);
+  const auto cos_table = interleave(freqs.cos()).to(x.scalar_type());
+  const auto sin_table = interleave(freqs.sin()).to(x.scalar_type());
+  auto [cos, sin] = run.arithmetic.tables(*this, cos_table, sin_table);
+  cos = run.capture(*this, "cos", cos);
+  sin = run.capture(*this, "sin", sin);
   return {cos, sin};
 }
 
@@ -334,7 +345,7 @@ std::tuple<at::Tensor, at::Tensor> TextRotaryEmbedding::forward(Run& run, const 
 at::Tensor TextRotaryEmbedding::interleave(const at::Tensor& freqs) const {
   auto mixed = freqs[0].clone();
   for (int64_t row : {1, 2}) {
-    const Slice every_third(row, section[row] * 3, 3);
+    const Slice every_third(row, rope.mrope_section[row] * 3, 3);
     mixed.index_put_({Ellipsis, every_third}, freqs[row].index({Ellipsis, every_third}));
   }
   return at::cat({mixed, mixed}, -1);
@@ -364,6 +375,7 @@ TextModel::TextModel(Module* parent, const Config& c)
 struct ForCausalLM final : CausalLM {
   explicit ForCausalLM(const Config& c);
   State begin(Run& run, const Inputs& inputs) override;
+  Context context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) override;
   void layer(Run& run, State& state, int64_t index) override;
   at::Tensor end(Run& run, State& state) override;
   int64_t layers() const override { return static_cast<int64_t>(model.layers.size()); }
@@ -395,23 +407,28 @@ ForCausalLM::ForCausalLM(const Config& c) : model(this, c), lm_head(this, "lm_he
 
 CausalLM::State ForCausalLM::begin(Run& run, const Inputs& inputs) {
   check(inputs, run.cache);
-  const auto B = inputs.ids.size(0), T = inputs.ids.size(1), past = run.cache ? run.cache->past : 0;
   run.record(model, ".input", inputs.ids);
   State state;
   state.hidden_states = run(model.embed_tokens, inputs.ids);
+  state.context = context(run, state.hidden_states, inputs);
+  return state;
+}
 
+Context ForCausalLM::context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) {
+  const auto B = inputs.ids.size(0), T = inputs.ids.size(1), past = run.cache ? run.cache->past : 0;
   // Text positions find packed sequences; three-row ones have none.
   at::Tensor rows = inputs.positions, text_positions;
   if (!rows.defined()) rows = (at::arange(T) + past).unsqueeze(0).expand({B, T});
   if (rows.dim() == 2) text_positions = rows, rows = rows.unsqueeze(0).expand({3, B, T});
-  state.mask = causal_mask(run, B, T, past, inputs.mask, text_positions, state.hidden_states.scalar_type());
-  state.recurrent_mask = recurrent_mask(run, T, past, inputs.mask);
-  std::tie(state.cos, state.sin) = run(model.rotary_emb, state.hidden_states, rows);
-  return state;
+  Context context;
+  context.mask = causal_mask(run, B, T, past, inputs.mask, text_positions, hidden_states.scalar_type());
+  context.recurrent_mask = recurrent_mask(run, T, past, inputs.mask);
+  std::tie(context.cos, context.sin) = run(model.rotary_emb, hidden_states, rows);
+  return context;
 }
 
 void ForCausalLM::layer(Run& run, State& state, int64_t index) {
-  state.hidden_states = run(*model.layers[index], state.hidden_states, state);
+  state.hidden_states = run(*model.layers[index], state.hidden_states, state.context);
 }
 
 at::Tensor ForCausalLM::end(Run& run, State& state) {

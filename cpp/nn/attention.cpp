@@ -4,25 +4,36 @@ namespace lockstep {
 
 namespace {
 
-/// [B, G, S, K] -> [B, G * groups, S, K], each head repeated `groups` times in a row.
-at::Tensor repeat_kv(const at::Tensor& x, int64_t groups) {
-  if (groups == 1) return x;
-  const auto B = x.size(0), G = x.size(1), S = x.size(2), K = x.size(3);
-  return x.unsqueeze(2).expand({B, G, groups, S, K}).reshape({B, G * groups, S, K});
+/// Each key/value head repeated for its group of queries. mirrors repeat_kv
+at::Tensor repeat_kv(const Run& run, const Module& at, const at::Tensor& x, int64_t groups) {
+  return run.arithmetic.repeat_heads(at, x, groups, 1);
 }
 
-at::Tensor eager(const Run& run, const at::Tensor& query, const at::Tensor& key_in, const at::Tensor& value_in,
-                 const at::Tensor& mask, double scaling) {
+at::Tensor eager(const Run& run, const Module& at, const at::Tensor& query, const at::Tensor& key_in,
+                 const at::Tensor& value_in, const at::Tensor& mask, double scaling) {
   const auto groups = query.size(1) / key_in.size(1);
-  const auto key = repeat_kv(key_in, groups), value = repeat_kv(value_in, groups);
-  auto weights = at::matmul(query, key.transpose(2, 3)) * scaling;
+  const auto key = repeat_kv(run, at, key_in, groups), value = repeat_kv(run, at, value_in, groups);
+  auto weights = run.arithmetic.matmul(query, key.transpose(2, 3)) * scaling;
   if (mask.defined()) weights = weights + mask;
-  weights = at::softmax(weights, -1, run.arithmetic.up).to(query.scalar_type());
-  return at::matmul(weights, value).transpose(1, 2).contiguous();
+  weights = run.arithmetic.softmax(weights).to(query.scalar_type());
+  return run.arithmetic.matmul(weights, value).transpose(1, 2).contiguous();
 }
 
-at::Tensor sdpa(const Run& run, at::Tensor query, at::Tensor key, at::Tensor value, const at::Tensor& mask,
-                double scaling) {
+/// The formula itself: softmax over the visible keys; a query that sees none gives zero, as SDPA's does.
+at::Tensor plain(const Run& run, const Module& at, const at::Tensor& query, const at::Tensor& key_in,
+                 const at::Tensor& value_in, const at::Tensor& mask, double scaling) {
+  const auto groups = query.size(1) / key_in.size(1), T = query.size(2), keys = key_in.size(2);
+  const auto key = repeat_kv(run, at, key_in, groups), value = repeat_kv(run, at, value_in, groups);
+  auto visible = at::ones({T, keys}, at::kBool).tril(keys - T).view({1, 1, T, keys});
+  if (mask.defined()) visible = mask.scalar_type() == at::kBool ? mask : mask == 0;
+  visible = run.arithmetic.visible(at, visible);
+  const auto scores = run.upcast(run.arithmetic.matmul(query, key.transpose(2, 3))) * scaling;
+  const auto weights = run.arithmetic.softmax(scores.masked_fill(~visible, -1e30)).masked_fill(~visible, 0.0);
+  return run.arithmetic.matmul(weights.to(query.scalar_type()), value).transpose(1, 2).contiguous();
+}
+
+at::Tensor sdpa(const Run& run, const Module& at, at::Tensor query, at::Tensor key, at::Tensor value,
+                const at::Tensor& mask, double scaling) {
   const auto B = query.size(0), T = query.size(2);
   const auto groups = query.size(1) / key.size(1);
   // The release's own rule for grouped heads: SDPA's, packed queries, or repeated keys and values.
@@ -33,7 +44,7 @@ at::Tensor sdpa(const Run& run, at::Tensor query, at::Tensor key, at::Tensor val
   } else if (groups > 1 && run.variant.packs_single_query && T == 1) {
     query = query.reshape({B, query.size(1) / groups, groups, query.size(-1)});
   } else {
-    key = repeat_kv(key, groups), value = repeat_kv(value, groups);
+    key = repeat_kv(run, at, key, groups), value = repeat_kv(run, at, value, groups);
   }
   const bool is_causal = T > 1 && !mask.defined();
   std::optional<at::Tensor> bias;
@@ -45,10 +56,12 @@ at::Tensor sdpa(const Run& run, at::Tensor query, at::Tensor key, at::Tensor val
 
 }  // namespace
 
-at::Tensor attention(const Run& run, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& mask, double scaling) {
-  return run.attn == Attn::eager ? eager(run, query, key, value, mask, scaling)
-                                 : sdpa(run, query, key, value, mask, scaling);
+at::Tensor attention(const Run& run, const Module& at, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const at::Tensor& mask, double config_scaling) {
+  const double scaling = run.arithmetic.number(at, "scale", config_scaling);
+  if (run.arithmetic.order != Order::hf) return plain(run, at, query, key, value, mask, scaling);
+  return run.attn == Attn::eager ? eager(run, at, query, key, value, mask, scaling)
+                                 : sdpa(run, at, query, key, value, mask, scaling);
 }
 
 }  // namespace lockstep

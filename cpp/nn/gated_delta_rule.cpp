@@ -1,7 +1,10 @@
 #include "nn/gated_delta_rule.h"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace lockstep {
 
@@ -12,13 +15,6 @@ using at::indexing::Slice;
 namespace {
 
 constexpr int64_t kChunk = kDeltaRuleChunk;
-constexpr double kL2Eps = 1e-6;
-
-/// x / |x| over the last dimension, epsilon under the root.
-at::Tensor l2norm(const at::Tensor& x) {
-  const auto inv_norm = at::rsqrt((x * x).sum(-1, /*keepdim=*/true) + kL2Eps);
-  return x * inv_norm;
-}
 
 /// Everything upcast and head-major ([B, Hv, T, ...]), q and k normalised. The two releases normalise on different
 /// sides of the upcast, which is another rounding in bfloat16 and float16.
@@ -29,9 +25,8 @@ struct Prepared {
 Prepared prepare(Run& run, const Module& module, const DeltaRuleInputs& in) {
   auto query = in.query, key = in.key;
   if (run.variant.delta_rule_by_rows) {
-    query = l2norm(query), key = l2norm(key);
-    run.capture(module, "q_l2", query);
-    run.capture(module, "k_l2", key);
+    query = run.capture(module, "q_l2", run.arithmetic.l2norm(module, query));
+    key = run.capture(module, "k_l2", run.arithmetic.l2norm(module, key));
   }
   auto head_major = [&](const at::Tensor& x) {
     const auto t = x.transpose(1, 2);
@@ -40,9 +35,8 @@ Prepared prepare(Run& run, const Module& module, const DeltaRuleInputs& in) {
   };
   Prepared p{head_major(query), head_major(key), head_major(in.value), head_major(in.beta), head_major(in.decay)};
   if (!run.variant.delta_rule_by_rows) {
-    p.query = l2norm(p.query), p.key = l2norm(p.key);
-    run.capture(module, "q_l2", p.query);
-    run.capture(module, "k_l2", p.key);
+    p.query = run.capture(module, "q_l2", run.arithmetic.l2norm(module, p.query));
+    p.key = run.capture(module, "k_l2", run.arithmetic.l2norm(module, p.key));
   }
   return p;
 }
@@ -72,7 +66,7 @@ at::Tensor token_major(const at::Tensor& out, int64_t tokens) {
 DeltaRuleOutputs chunk_by_solve(Run& run, const Module& module, const DeltaRuleInputs& in) {
   const auto tokens = in.key.size(1);
   auto [query, key, value, beta, decay] = prepare(run, module, in);
-  query = query * std::pow(double(query.size(-1)), -0.5);
+  query = query * run.arithmetic.number(module, "delta_scale", std::pow(double(query.size(-1)), -0.5));
 
   const int64_t pad = (kChunk - tokens % kChunk) % kChunk;
   query = pad_tokens(query, pad), key = pad_tokens(key, pad), value = pad_tokens(value, pad);
@@ -92,7 +86,7 @@ DeltaRuleOutputs chunk_by_solve(Run& run, const Module& module, const DeltaRuleI
   const auto key_t = key.transpose(-1, -2);
   const auto system = at::matmul(k_beta, key_t) * pairwise;
   const auto intra = at::matmul(query, key_t) * pairwise;
-  const auto decayed_k_beta = k_beta * cum_decay.exp().unsqueeze(-1);
+  const auto decayed_k_beta = run.arithmetic.decayed_keys(module, k_beta, cum_decay);
   const auto u = at::linalg_solve_triangular(system, v_beta, /*upper=*/false, /*left=*/true, /*unitriangular=*/true);
   const auto w = at::linalg_solve_triangular(system, decayed_k_beta, false, true, true);
 
@@ -121,7 +115,7 @@ DeltaRuleOutputs chunk_by_rows(Run& run, const Module& module, const DeltaRuleIn
   query = pad_tokens(query, pad), key = pad_tokens(key, pad), value = pad_tokens(value, pad);
   beta = pad_tokens(beta, pad), g = pad_tokens(g, pad);
   const int64_t chunks = (tokens + pad) / kChunk;
-  query = query * (1 / std::pow(double(query.size(-1)), 0.5));
+  query = query * run.arithmetic.number(module, "delta_scale", 1 / std::pow(double(query.size(-1)), 0.5));
 
   auto v_beta = value * beta.unsqueeze(-1);
   auto k_beta = key * beta.unsqueeze(-1);
@@ -139,7 +133,7 @@ DeltaRuleOutputs chunk_by_rows(Run& run, const Module& module, const DeltaRuleIn
   }
   attn = attn + at::eye(kChunk, attn.options());
   const auto u = at::matmul(attn, v_beta);
-  const auto w = at::matmul(attn, k_beta * g.exp().unsqueeze(-1));
+  const auto w = at::matmul(attn, run.arithmetic.decayed_keys(module, k_beta, g));
 
   auto state = first_state(in, u);
   auto out = at::zeros_like(u);
@@ -159,26 +153,71 @@ DeltaRuleOutputs chunk_by_rows(Run& run, const Module& module, const DeltaRuleIn
   return {output, state};
 }
 
+/// The recurrence number by number, for the truth: the same formula as the loop over tensors below (a test compares).
+/// All [B, Hv, T, ...] float64; state and out are written.
+void plain_loop(const at::Tensor& query_in, const at::Tensor& key_in, const at::Tensor& value_in,
+                const at::Tensor& beta_in, const at::Tensor& decay_in, at::Tensor& state, at::Tensor& out) {
+  const auto query = query_in.contiguous(), key = key_in.contiguous(), value = value_in.contiguous();
+  const auto beta = beta_in.contiguous(), decay = decay_in.contiguous();
+  const auto T = value.size(2), Dk = key.size(3), Dv = value.size(3);
+  const auto *q = query.const_data_ptr<double>(), *k = key.const_data_ptr<double>(),
+             *v = value.const_data_ptr<double>();
+  const auto *b = beta.const_data_ptr<double>(), *g = decay.const_data_ptr<double>();
+  auto* S = state.mutable_data_ptr<double>();
+  auto* o = out.mutable_data_ptr<double>();
+  at::parallel_for(0, value.size(0) * value.size(1), 1, [&](int64_t begin, int64_t end) {
+    std::vector<double> memory(static_cast<size_t>(Dv));
+    for (int64_t head = begin; head < end; ++head) {
+      double* s = S + head * Dk * Dv;
+      for (int64_t t = head * T; t < (head + 1) * T; ++t) {
+        const double keep = std::exp(g[t]);
+        std::fill(memory.begin(), memory.end(), 0.0);
+        for (int64_t i = 0; i < Dk; ++i) {
+          for (int64_t j = 0; j < Dv; ++j) s[i * Dv + j] *= keep, memory[j] += s[i * Dv + j] * k[t * Dk + i];
+        }
+        for (int64_t j = 0; j < Dv; ++j) memory[j] = (v[t * Dv + j] - memory[j]) * b[t];  // what the token writes
+        double* row = o + t * Dv;
+        for (int64_t i = 0; i < Dk; ++i) {
+          for (int64_t j = 0; j < Dv; ++j) {
+            s[i * Dv + j] += k[t * Dk + i] * memory[j];
+            row[j] += s[i * Dv + j] * q[t * Dk + i];
+          }
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 DeltaRuleOutputs chunk_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
+  if (run.arithmetic.recurrent()) return recurrent_gated_delta_rule(run, module, in);
   return run.variant.delta_rule_by_rows ? chunk_by_rows(run, module, in) : chunk_by_solve(run, module, in);
 }
 
 DeltaRuleOutputs recurrent_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
   auto [query, key, value, beta, decay] = prepare(run, module, in);
   const double root = std::pow(double(query.size(-1)), 0.5);
-  query = run.variant.delta_rule_by_rows ? query * (1 / root) : query / root;
+  if (run.arithmetic.order == Order::hf && !run.variant.delta_rule_by_rows) {
+    query = query / root;
+  } else {
+    query = query * run.arithmetic.number(module, "delta_scale", 1 / root);
+  }
 
   auto state = first_state(in, value);
   auto out = at::zeros_like(value);
+  if (run.arithmetic.plain_steps() && run.arithmetic.up == at::kDouble) {
+    state = state.clone(at::MemoryFormat::Contiguous), out = at::zeros(value.sizes(), value.options());
+    plain_loop(query, key, value, beta, decay, state, out);
+    return {out.transpose(1, 2).contiguous().to(in.query.scalar_type()), state};
+  }
   for (int64_t t = 0; t < value.size(2); ++t) {
     const auto q_t = query.select(2, t), k_t = key.select(2, t), v_t = value.select(2, t);
-    state = state * decay.select(2, t).exp().unsqueeze(-1).unsqueeze(-1);
-    const auto kv_mem = (state * k_t.unsqueeze(-1)).sum(-2);
-    const auto delta = (v_t - kv_mem) * beta.select(2, t).unsqueeze(-1);
+    state = run.arithmetic.decay_state(module, state, decay.select(2, t));
+    const auto kv_mem = run.arithmetic.sum(state * k_t.unsqueeze(-1), -2);
+    const auto delta = run.arithmetic.delta(module, v_t, kv_mem, beta.select(2, t));
     state = state + k_t.unsqueeze(-1) * delta.unsqueeze(-2);
-    out.select(2, t).copy_((state * q_t.unsqueeze(-1)).sum(-2));
+    out.select(2, t).copy_(run.arithmetic.sum(state * q_t.unsqueeze(-1), -2));
   }
   return {out.transpose(1, 2).contiguous().to(in.query.scalar_type()), state};
 }

@@ -7,22 +7,19 @@ Linear::Linear(Module* parent, const std::string& name, int64_t in, int64_t out,
   if (with_bias) bias = &parameter("bias", {out});
 }
 
-at::Tensor Linear::forward(Run&, const at::Tensor& x) {
-  return bias ? at::linear(x, weight, *bias) : at::linear(x, weight);
-}
+at::Tensor Linear::forward(Run& run, const at::Tensor& x) { return run.arithmetic.linear(*this, x, weight, bias); }
 
 Embedding::Embedding(Module* parent, const std::string& name, int64_t vocab, int64_t dim)
     : Module(parent, name), weight(parameter("weight", {vocab, dim})) {}
 
 at::Tensor Embedding::forward(Run&, const at::Tensor& ids) { return at::embedding(weight, ids); }
 
-at::Tensor SiLU::forward(Run&, const at::Tensor& x) { return at::silu(x); }
+at::Tensor SiLU::forward(Run& run, const at::Tensor& x) { return run.arithmetic.silu(*this, x); }
 
 namespace {
-/// x * rsqrt(mean(x^2) + eps) over the last dimension, in x's dtype.
-at::Tensor rms_normalized(const at::Tensor& x, double eps) {
-  const auto variance = x.pow(2).mean(-1, /*keepdim=*/true);
-  return x * at::rsqrt(variance + eps);
+/// x * rsqrt(mean(x^2) + eps) over the last dimension, upcast.
+at::Tensor rms_normalized(const Run& run, const Module& at, const at::Tensor& x, double eps) {
+  return run.arithmetic.rms_normalized(at, run.upcast(x), run.arithmetic.number(at, "eps", eps));
 }
 }  // namespace
 
@@ -30,15 +27,16 @@ RMSNorm::RMSNorm(Module* parent, const std::string& name, int64_t dim, double ep
     : Module(parent, name), weight(parameter("weight", {dim})), eps(eps) {}
 
 at::Tensor RMSNorm::forward(Run& run, const at::Tensor& x) {
-  return weight * rms_normalized(run.upcast(x), eps).to(x.scalar_type());
+  const auto normed = rms_normalized(run, *this, x, eps).to(x.scalar_type());
+  return run.arithmetic.norm_scale(*this, weight, /*zero_centred=*/false) * normed;
 }
 
 OffsetRMSNorm::OffsetRMSNorm(Module* parent, const std::string& name, int64_t dim, double eps)
     : Module(parent, name), weight(parameter("weight", {dim})), eps(eps) {}
 
 at::Tensor OffsetRMSNorm::forward(Run& run, const at::Tensor& x) {
-  const auto normed = rms_normalized(run.upcast(x), eps);
-  return (normed * (run.upcast(weight) + 1.0)).type_as(x);
+  const auto normed = rms_normalized(run, *this, x, eps);
+  return (normed * run.arithmetic.norm_scale(*this, weight, /*zero_centred=*/true)).type_as(x);
 }
 
 GatedRMSNorm::GatedRMSNorm(Module* parent, const std::string& name, int64_t dim, double eps)
@@ -46,9 +44,9 @@ GatedRMSNorm::GatedRMSNorm(Module* parent, const std::string& name, int64_t dim,
 
 at::Tensor GatedRMSNorm::forward(Run& run, const at::Tensor& x, const at::Tensor& gate) {
   const auto dtype = x.scalar_type();
-  auto h = weight * rms_normalized(run.upcast(x), eps).to(dtype);
-  h = h * at::silu(run.upcast(gate));
-  return h.to(dtype);
+  const auto normed = rms_normalized(run, *this, x, eps).to(dtype);
+  const auto scaled = run.arithmetic.norm_scale(*this, weight, /*zero_centred=*/false) * normed;
+  return run.arithmetic.gated_norm(*this, scaled, gate).to(dtype);
 }
 
 SwiGLU::SwiGLU(Module* parent, const std::string& name, int64_t hidden, int64_t intermediate, bool with_bias)
@@ -59,10 +57,8 @@ SwiGLU::SwiGLU(Module* parent, const std::string& name, int64_t hidden, int64_t 
       act_fn(this, "act_fn") {}
 
 at::Tensor SwiGLU::forward(Run& run, const at::Tensor& x) {
-  const auto gate = run(act_fn, run(gate_proj, x));
-  run.capture(*this, "gate", gate);
-  const auto activation = gate * run(up_proj, x);
-  run.capture(*this, "activation", activation);
+  const auto gate = run.capture(*this, "gate", run(act_fn, run(gate_proj, x)));
+  const auto activation = run.capture(*this, "activation", gate * run(up_proj, x));
   return run(down_proj, activation);
 }
 

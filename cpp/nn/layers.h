@@ -12,6 +12,7 @@ namespace lockstep {
 struct Linear : Module {
   Linear(Module* parent, const std::string& name, int64_t in, int64_t out, bool with_bias = false);
   at::Tensor forward(Run& run, const at::Tensor& x);
+  at::Tensor apply(Run& run, const at::Tensor& x, const Context&) override { return forward(run, x); }
   const at::Tensor& weight;  // [out, in]
   const at::Tensor* bias = nullptr;
 };
@@ -20,6 +21,7 @@ struct Linear : Module {
 struct Embedding : Module {
   Embedding(Module* parent, const std::string& name, int64_t vocab, int64_t dim);
   at::Tensor forward(Run& run, const at::Tensor& ids);
+  at::Tensor apply(Run& run, const at::Tensor& ids, const Context&) override { return forward(run, ids); }
   const at::Tensor& weight;  // [V, D]
 };
 
@@ -27,12 +29,14 @@ struct Embedding : Module {
 struct SiLU : Module {
   using Module::Module;
   at::Tensor forward(Run& run, const at::Tensor& x);
+  at::Tensor apply(Run& run, const at::Tensor& x, const Context&) override { return forward(run, x); }
 };
 
 /// w * norm(x), the product in the run's dtype. mirrors transformers modeling_llama.LlamaRMSNorm
 struct RMSNorm : Module {
   RMSNorm(Module* parent, const std::string& name, int64_t dim, double eps);
   at::Tensor forward(Run& run, const at::Tensor& x);
+  at::Tensor apply(Run& run, const at::Tensor& x, const Context&) override { return forward(run, x); }
   const at::Tensor& weight;  // [dim]
   const double eps;
 };
@@ -41,6 +45,7 @@ struct RMSNorm : Module {
 struct OffsetRMSNorm : Module {
   OffsetRMSNorm(Module* parent, const std::string& name, int64_t dim, double eps);
   at::Tensor forward(Run& run, const at::Tensor& x);
+  at::Tensor apply(Run& run, const at::Tensor& x, const Context&) override { return forward(run, x); }
   const at::Tensor& weight;  // [dim]
   const double eps;
 };
@@ -57,6 +62,7 @@ struct GatedRMSNorm : Module {
 struct SwiGLU : Module {
   SwiGLU(Module* parent, const std::string& name, int64_t hidden, int64_t intermediate, bool with_bias = false);
   at::Tensor forward(Run& run, const at::Tensor& x);
+  at::Tensor apply(Run& run, const at::Tensor& x, const Context&) override { return forward(run, x); }
   Linear gate_proj;  // [F, D]
   Linear up_proj;    // [F, D]
   Linear down_proj;  // [D, F]

@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+class Run;
+struct Context;
+
 struct Parameter {
   std::string name;            // full: model.layers.3.mlp.up_proj.weight
   std::vector<int64_t> shape;  // what the config says; the tensor is empty until it is bound
@@ -27,6 +30,11 @@ class Module {
   const std::string& path() const { return path_; }
   /// Every parameter of this module and those below, in the order in which they were declared.
   std::vector<Parameter*> parameters();
+  /// The module at `path` among this one and those below, or null.
+  Module* find(const std::string& path);
+  /// The forward with what a layer is given: hidden states and the context. Raises std::logic_error for a module that
+  /// has no such forward (a list, a name).
+  virtual at::Tensor apply(Run& run, const at::Tensor& x, const Context& context);
 
  protected:
   /// Declares a parameter; the reference stays valid.

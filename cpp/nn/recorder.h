@@ -19,6 +19,8 @@ class Recorder {
  public:
   virtual ~Recorder() = default;
   virtual void record(const std::string& point, const at::Tensor& value) = 0;
+  /// What the run goes on with in place of the value just recorded, or null: the value itself. In its dtype and shape.
+  virtual const at::Tensor* instead(const std::string&, const at::Tensor&) { return nullptr; }
 };
 
 }  // namespace lockstep

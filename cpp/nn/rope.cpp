@@ -8,10 +8,6 @@
 
 namespace lockstep {
 
-using at::indexing::Ellipsis;
-using at::indexing::None;
-using at::indexing::Slice;
-
 RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
   const bool has_parameters = config.has("rope_parameters"), has_scaling = config.has("rope_scaling");
   std::optional<ConfigReader> nested;
@@ -70,9 +66,9 @@ RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial) {
   return rope;
 }
 
-at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim) {
+at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, at::ScalarType dtype) {
   const auto dim = static_cast<int64_t>(double(head_dim) * rope.partial_rotary_factor);
-  const auto exponent = at::arange(0, dim, 2, at::kFloat) / double(dim);
+  const auto exponent = at::arange(0, dim, 2, dtype) / double(dim);
   auto inv_freq = at::pow(rope.theta, exponent).reciprocal() * 1.0;
   if (rope.type == "linear") return inv_freq / rope.factor;
   if (rope.type != "llama3") return inv_freq;
@@ -87,28 +83,6 @@ at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto smoothed = at::rsub(smooth, 1) * scaled / rope.factor + smooth * scaled;
   const auto medium = at::logical_not(wavelen < high_freq_wavelen) * at::logical_not(wavelen > low_freq_wavelen);
   return at::where(medium, smoothed, scaled);
-}
-
-namespace {
-at::Tensor rotate_half(const at::Tensor& x) {
-  const auto half = x.size(-1) / 2;
-  const auto x1 = x.index({Ellipsis, Slice(None, half)}), x2 = x.index({Ellipsis, Slice(half, None)});
-  return at::cat({-x2, x1}, -1);
-}
-}  // namespace
-
-std::pair<at::Tensor, at::Tensor> apply_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos_in,
-                                               const at::Tensor& sin_in, bool partial) {
-  const auto cos = cos_in.unsqueeze(1), sin = sin_in.unsqueeze(1);  // [B, 1, T, rotary_dim]
-  auto rotate = [&](const at::Tensor& x) {
-    if (!partial) return (x * cos) + (rotate_half(x) * sin);
-    const auto rotary_dim = cos.size(-1);
-    const auto rot = x.index({Ellipsis, Slice(None, rotary_dim)}), pass = x.index({Ellipsis, Slice(rotary_dim, None)});
-    return at::cat({(rot * cos) + (rotate_half(rot) * sin), pass}, -1);
-  };
-  auto q_embed = rotate(q);
-  auto k_embed = rotate(k);
-  return {q_embed, k_embed};
 }
 
 }  // namespace lockstep

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/TensorIndexing.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "core/config_reader.h"
 
@@ -29,13 +28,8 @@ struct RopeConfig {
 /// absent theta are LoadErrors. Never a default theta. `partial` is the family's factor where the config has none.
 RopeConfig read_rope(ConfigReader& config, bool multimodal, double partial);
 
-/// inv_freq [rotary_dim / 2] float32. mirrors compute_default_rope_parameters and modeling_rope_utils' linear and
-/// llama3
-at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim);
-
-/// Rotates the first cos.size(-1) dims of q [B, H, T, K] and k [B, G, T, K]; the rest pass. cos, sin [B, T,
-/// rotary_dim]. mirrors apply_rotary_pos_emb of modeling_qwen3_5 (partial) and modeling_llama (whole)
-std::pair<at::Tensor, at::Tensor> apply_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos,
-                                               const at::Tensor& sin, bool partial);
+/// inv_freq [rotary_dim / 2] in `dtype` (HF's is float32, the truth's float64). mirrors
+/// compute_default_rope_parameters and modeling_rope_utils' linear and llama3
+at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, at::ScalarType dtype = at::kFloat);
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "nn/arithmetic.h"
 #include "nn/cache.h"
 #include "nn/module.h"
 #include "nn/recorder.h"
@@ -38,45 +39,53 @@ struct Variant {
   static Variant named(const std::string& name);
 };
 
-/// The one thing that differs between a run, the truth and other evaluations of the same code.
-struct Arithmetic {
-  at::ScalarType up = at::kFloat;  // where HF hard-codes float32
-  at::Tensor upcast(const at::Tensor& x) const { return x.to(up); }
+/// What a forward gives every layer beside the hidden states.
+struct Context {
+  at::Tensor cos, sin;        // [B, T, rotary_dim]
+  at::Tensor mask;            // causal_mask()
+  at::Tensor recurrent_mask;  // recurrent_mask()
 };
 
 class Run {
  public:
-  Run(const Variant& variant, Attn attn, Level level, Recorder* recorder, Cache* cache, Arithmetic arithmetic = {})
+  /// `arithmetic` must outlive the run.
+  Run(const Variant& variant, Attn attn, Level level, Recorder* recorder, Cache* cache,
+      const Arithmetic& arithmetic = hf_arithmetic())
       : variant(variant), attn(attn), arithmetic(arithmetic), cache(cache), level_(level), recorder_(recorder) {}
 
   /// Calls child.forward(run, x, args...) and records its input and output.
   template <class M, class... Args>
   auto operator()(M& child, const at::Tensor& x, Args&&... args) {
-    record(child, ".input", x);
-    auto y = child.forward(*this, x, std::forward<Args>(args)...);
-    record(child, ".output", first(y));
-    return y;
+    const auto input = record(child, ".input", x);
+    return finished(child, child.forward(*this, input, std::forward<Args>(args)...));
   }
 
-  /// Records a value that has no module of its own, e.g. capture(*this, "q_rope", query).
-  void capture(const Module& at, const char* value, const at::Tensor& x) { emit(at.path() + "@" + value, x); }
-  void record(const Module& at, const char* side, const at::Tensor& x) { emit(at.path() + side, x); }
+  /// Records a value that has no module of its own and returns what the run goes on with:
+  /// query = run.capture(*this, "q_rope", query).
+  [[nodiscard]] at::Tensor capture(const Module& at, const char* value, const at::Tensor& x) {
+    return emit(at.path() + "@" + value, x);
+  }
+  at::Tensor record(const Module& at, const char* side, const at::Tensor& x) { return emit(at.path() + side, x); }
 
   at::Tensor upcast(const at::Tensor& x) const { return arithmetic.upcast(x); }
 
   const Variant variant;
   const Attn attn;
-  const Arithmetic arithmetic;
+  const Arithmetic& arithmetic;
   Cache* const cache;  // null: this forward neither reads nor leaves one
 
  private:
-  static const at::Tensor& first(const at::Tensor& x) { return x; }
+  at::Tensor finished(const Module& child, const at::Tensor& y) { return record(child, ".output", y); }
   template <class... T>
-  static const at::Tensor& first(const std::tuple<T...>& x) {
-    return std::get<0>(x);
+  std::tuple<T...> finished(const Module& child, std::tuple<T...> y) {
+    record(child, ".output", std::get<0>(y));
+    return y;
   }
-  void emit(const std::string& point, const at::Tensor& x) {
-    if (recorder_ && level_of(point) <= level_) recorder_->record(point, x);
+  at::Tensor emit(const std::string& point, const at::Tensor& x) {
+    if (!recorder_ || level_of(point) > level_) return x;
+    recorder_->record(point, x);
+    const auto* instead = recorder_->instead(point, x);
+    return instead ? *instead : x;
   }
 
   const Level level_;

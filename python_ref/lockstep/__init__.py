@@ -2,6 +2,7 @@
 
 import lockstep
 report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
+findings = lockstep.bisect("path/to/checkpoint", "fork.py:load")  # -> lockstep.Findings
 mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
 logits, captured = mirror.forward(ids, points="sublayer")
 """
@@ -15,19 +16,26 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
-__all__ = ["Error", "InputError", "LoadError", "Mirror", "Report", "verify"]
+__all__ = ["Error", "Findings", "InputError", "LoadError", "Mirror", "Report", "bisect", "compare", "trace", "verify"]
 
 if TYPE_CHECKING:
     from ._core import Error, InputError, LoadError
+    from .bisection import Findings, bisect
+    from .comparison import compare
     from .mirror import Mirror
+    from .tracing import trace
     from .verification import Report, verify
 
 _HOMES = {
     "Error": "native",
+    "Findings": "bisection",
     "InputError": "native",
     "LoadError": "native",
     "Mirror": "mirror",
     "Report": "verification",
+    "bisect": "bisection",
+    "compare": "comparison",
+    "trace": "tracing",
     "verify": "verification",
 }
 

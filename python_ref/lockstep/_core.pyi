@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,6 +32,65 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 def compare(reference: torch.Tensor, candidate: torch.Tensor, atol: float = 1e-5, rtol: float = 0.0) -> dict[str, Any]:
     """{verdict, elements, bad_elements, max_ulp, max_abs, rel_l2, cosine, worst_index}; not finite is None."""
 
+def compare_logits(reference: torch.Tensor, candidate: torch.Tensor, mask: torch.Tensor | None = None) -> dict[str, Any]:
+    """{kl, top1_agreement} over the attended positions of logits [B, T, V]."""
+
+def fingerprint(x: torch.Tensor) -> int:
+    """64 bits of shape, dtype and bytes: equal tensors have one."""
+
+def hypotheses() -> list[dict[str, Any]]:
+    """[{name, class, parameter}] of everything that may be a cause."""
+
+def bisect(
+    folder: str,
+    reference: Trace | None,
+    candidate: Trace,
+    dtype: str,
+    attn: str,
+    len130: torch.Tensor,
+    values: bool,
+    causes: bool,
+    thorough: bool,
+    points: bool,
+    without: set[str],
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """{drift, faults, notes, power, points, judged, not_compared, extra, skipped_rows, cost}. raises LoadError, InputError"""
+
+class Trace:
+    """Capture point -> tensor for named forwards, in memory or from a file."""
+
+    def __init__(self, dtype: str, attn: str, variant: str, forwards: list[dict[str, Any]]) -> None: ...
+    @staticmethod
+    def open(path: str) -> Trace:
+        """raises LoadError for what is no trace, or of an unknown newer version"""
+
+    def add(self, forward: str, point: str, value: torch.Tensor) -> None: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def attn(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def points(self) -> list[str]: ...
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+    @property
+    def forwards(self) -> list[dict[str, Any]]: ...
+    def promised(self, forward: str, point: str) -> bool: ...
+    def tensor(self, forward: str, point: str) -> torch.Tensor | None: ...
+    def unpromised(self) -> list[str]: ...
+    def repeated(self) -> list[str]: ...
+    def check_unchanged(self) -> None: ...
+
+class Truth:
+    def __init__(self, folder: str) -> None: ...
+    def new_cache(self) -> Cache: ...
+    def forward(
+        self, ids: torch.Tensor, positions: torch.Tensor | None, mask: torch.Tensor | None, cache: Cache | None, points: str
+    ) -> dict[str, torch.Tensor]: ...
+
 class Cache:
     @property
     def past(self) -> int: ...
@@ -47,6 +107,9 @@ class Mirror:
     def file_tensor(self, name: str) -> torch.Tensor: ...
     def inv_freq(self) -> torch.Tensor: ...
     def digest(self) -> str: ...
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every tensor's bytes in the files, by its name there."""
+
     def new_cache(self) -> Cache: ...
     def check(
         self, ids: torch.Tensor, positions: torch.Tensor | None, mask: torch.Tensor | None, past: int, cached: bool
@@ -60,7 +123,9 @@ class Mirror:
         attn: str = "sdpa",
         variant: str = "5.18",
         points: str | None = None,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]: ...
+        hypothesis: tuple[str, str] | None = None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests."""
 
 class Provenance:
     def __init__(self, source: Mirror, mirror: Mirror, dtype: str) -> None: ...

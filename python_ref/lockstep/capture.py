@@ -2,19 +2,39 @@
 
 Module hooks stop where the interesting values are: l2norm, beta, decay, the delta rule, the q/gate split, RoPE and the
 attention context have no module. Those are tapped by wrapping the functions that the modeling module calls.
+Needs torch only: another virtual environment's python runs this file too (engines/hf_worker.py).
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-from .native import _core
-
+RULES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 ORDER = {"layer": 0, "sublayer": 1, "all": 2}
+STATES = ("cos", "sin", "conv_state", "recurrent_state", "key_cache", "value_cache")
+
+
+def level_of(point: str) -> str:
+    """The lowest level that holds a capture point, from its name alone: cpp/nn/recorder.cpp says the same (a test)."""
+    path, _, value = point.partition("@")
+    if value:
+        return "sublayer" if value in STATES else "all"
+    path, _, side = point.rpartition(".")
+    if path in ("lm_head", "model.norm"):
+        return "layer" if side == "output" else "sublayer"
+    if path in ("model.embed_tokens", "model.rotary_emb"):
+        return "sublayer"
+    if not path.startswith("model.layers."):
+        return "all"
+    depth = path.count(".") - 2  # model.layers.3, model.layers.3.mlp, ...
+    if depth == 0:
+        return "layer" if side == "output" else "all"
+    return "sublayer" if depth == 1 else "all"
 
 
 class Sink(Protocol):
@@ -37,6 +57,7 @@ class Capture:
         self._undo: list[Callable[[], None]] = []
         self._mixer = ""  # path of the attention module that is running
         self._tokens = 0  # its T
+        self._l2norms = 0  # calls in it so far
         self._conv_output: torch.Tensor | None = None
 
     def __enter__(self) -> Capture:
@@ -58,7 +79,7 @@ class Capture:
 
     def wants(self, point: str) -> bool:
         """Is `point` within the level?"""
-        return ORDER[_core.level_of(point)] <= ORDER[self.points]
+        return ORDER[level_of(point)] <= ORDER[self.points]
 
     def emit(self, point: str, value: Any) -> None:
         """Hands a tensor to the sink, if there is one and it wants the point; anything else is no capture."""
@@ -83,7 +104,7 @@ class Capture:
         def before(_: Any, args: tuple, kwargs: dict) -> None:
             x = _first_tensor(args, kwargs)
             if is_mixer and x is not None:
-                self._mixer, self._tokens = path, x.shape[1]
+                self._mixer, self._tokens, self._l2norms = path, x.shape[1], 0
             if path == "model.rotary_emb":
                 self.emit(f"{path}@inv_freq", getattr(module, "inv_freq", None))
             if leaf == "down_proj":
@@ -114,7 +135,11 @@ class Capture:
         """The states that a layer leaves in the cache, right after it ran."""
         if self.cache is None:
             return
-        layer = self.cache.layers[int(path.split(".")[2])]
+        layers = getattr(self.cache, "layers", None)
+        index = int(path.split(".")[2]) if path.startswith("model.layers.") else -1
+        if not isinstance(layers, list) or not 0 <= index < len(layers):
+            return  # a cache of another kind: its states are promised to nobody
+        layer = layers[index]
         if path.endswith("linear_attn"):
             self.emit(f"{path}@conv_state", _only(layer.conv_states))
             self.emit(f"{path}@recurrent_state", _only(layer.recurrent_states))
@@ -124,55 +149,76 @@ class Capture:
 
     # Functions
 
+    def _namespaces(self) -> list[dict[str, Any]]:
+        """The globals that the model's forwards look names up in: HF's modeling module, and those of a fork's own file."""
+        found = [vars(self.modeling)]
+        for module in self.model.modules():
+            forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
+            names = getattr(forward, "__globals__", None)
+            if names is None or str(names.get("__name__", "")).startswith("torch."):
+                continue
+            followed = [names]  # and of the rules that it calls, which look up l2norm for themselves
+            for name in RULES:
+                followed.append(
+                    getattr(inspect.unwrap(names[name]), "__globals__", names) if callable(names.get(name)) else names
+                )
+            for namespace in followed:
+                if not any(namespace is known for known in found):
+                    found.append(namespace)
+        return [names for names in found if str(names.get("__name__", "")) != __name__]
+
     def _tap_functions(self) -> None:
-        modeling = self.modeling
-        if hasattr(modeling, "ALL_ATTENTION_FUNCTIONS"):
-            self._replace(modeling, "ALL_ATTENTION_FUNCTIONS", _AttentionTap(modeling.ALL_ATTENTION_FUNCTIONS, self))
-        if hasattr(modeling, "apply_rotary_pos_emb"):
-            self._wrap(modeling, "apply_rotary_pos_emb", self._after_rotary)
-        if not hasattr(modeling, "l2norm"):
-            return
-        self._wrap(modeling, "l2norm", self._after_l2norm())
-        self._replace(modeling, "torch", _Proxy(torch, {"chunk": _tapped(torch.chunk, self._after_split)}))
-        holders = [modeling] + [m for m in self.model.modules() if type(m).__name__.endswith("GatedDeltaNet")]
-        for holder in holders:  # 5.10 keeps the functions on each layer, later releases in the module
+        for names in self._namespaces():
+            if "ALL_ATTENTION_FUNCTIONS" in names:
+                self._replace(names, "ALL_ATTENTION_FUNCTIONS", _AttentionTap(names["ALL_ATTENTION_FUNCTIONS"], self))
+            if callable(names.get("apply_rotary_pos_emb")):
+                self._wrap(names, "apply_rotary_pos_emb", self._after_rotary)
+            if names.get("torch") is torch:
+                self._replace(names, "torch", _Proxy(torch, {"chunk": _tapped(torch.chunk, self._after_split)}))
+            if callable(names.get("l2norm")):
+                self._wrap(names, "l2norm", self._after_l2norm)
             for name in ("causal_conv1d_fn", "causal_conv1d_update"):
-                if callable(vars(holder).get(name)):
-                    self._wrap(holder, name, self._after_conv)
+                if callable(names.get(name)):
+                    self._wrap(names, name, self._after_conv)
+            for name in RULES:
+                if callable(names.get(name)):
+                    self._wrap(names, name, self._after_delta_rule)
+            self._tap_silu(names)
+        layers = [m for m in self.model.modules() if type(m).__name__.endswith("GatedDeltaNet")]
+        for layer in layers:  # 5.10 keeps the functions on each layer, later releases in the module
+            for name in ("causal_conv1d_fn", "causal_conv1d_update"):
+                if callable(vars(layer).get(name)):
+                    self._wrap(vars(layer), name, self._after_conv)
             for name in ("chunk_gated_delta_rule", "recurrent_gated_delta_rule"):
-                for full in (name, f"torch_{name}"):
-                    if callable(vars(holder).get(full)) and (holder is modeling) == full.startswith("torch_"):
-                        self._wrap(holder, full, self._after_delta_rule)
-        self._tap_conv_module(holders[1:])
+                if callable(vars(layer).get(name)):
+                    self._wrap(vars(layer), name, self._after_delta_rule)
+            if hasattr(layer, "conv1d"):
+                self._undo.append(layer.conv1d.register_forward_hook(self._remember_conv).remove)
 
-    def _tap_conv_module(self, layers: list[Any]) -> None:
+    def _remember_conv(self, _: Any, __: Any, output: torch.Tensor) -> None:
+        self._conv_output = output
+
+    def _tap_silu(self, names: dict[str, Any]) -> None:
         """5.10 without a kernel calls the conv1d module and then F.silu: that silu's result is the convolution's."""
-        functional = self.modeling.F
-
-        def remember(_: Any, __: Any, output: torch.Tensor) -> None:
-            self._conv_output = output
+        functional: Any = names.get("F")
+        if not callable(getattr(functional, "silu", None)):
+            return
 
         def after(args: tuple, kwargs: dict, output: torch.Tensor) -> None:
             if self._conv_output is not None and args and args[0].data_ptr() == self._conv_output.data_ptr():
                 self._conv_output = None
                 self._after_conv(args, kwargs, output)
 
-        for layer in layers:
-            self._undo.append(layer.conv1d.register_forward_hook(remember).remove)
-        self._replace(self.modeling, "F", _Proxy(functional, {"silu": _tapped(functional.silu, after)}))
+        self._replace(names, "F", _Proxy(functional, {"silu": _tapped(functional.silu, after)}))
 
     def _after_rotary(self, args: tuple, kwargs: dict, output: Any) -> None:
         self.emit(f"{self._mixer}@q_rope", output[0])
         self.emit(f"{self._mixer}@k_rope", output[1])
 
-    def _after_l2norm(self) -> Callable[[tuple, dict, Any], None]:
-        calls = [0]
-
-        def after(args: tuple, kwargs: dict, output: Any) -> None:
-            self.emit(f"{self._mixer}@{'k_l2' if calls[0] % 2 else 'q_l2'}", output)
-            calls[0] += 1
-
-        return after
+    def _after_l2norm(self, args: tuple, kwargs: dict, output: Any) -> None:
+        """q first, then k."""
+        self._l2norms += 1
+        self.emit(f"{self._mixer}@{'q_l2' if self._l2norms % 2 else 'k_l2'}", output)
 
     def _after_split(self, args: tuple, kwargs: dict, output: Any) -> None:
         if not self._mixer.endswith("self_attn") or len(output) != 2:
@@ -189,13 +235,13 @@ class Capture:
         self.emit(f"{self._mixer}@decay", kwargs.get("g", args[3] if len(args) > 3 else None))
         self.emit(f"{self._mixer}@delta", output[0])
 
-    def _wrap(self, holder: Any, name: str, after: Callable[[tuple, dict, Any], None]) -> None:
-        self._replace(holder, name, _tapped(getattr(holder, name), after))
+    def _wrap(self, names: dict[str, Any], name: str, after: Callable[[tuple, dict, Any], None]) -> None:
+        self._replace(names, name, _tapped(names[name], after))
 
-    def _replace(self, holder: Any, name: str, value: Any) -> None:
-        original = vars(holder)[name]
-        self._undo.append(lambda: holder.__dict__.__setitem__(name, original))
-        holder.__dict__[name] = value
+    def _replace(self, names: dict[str, Any], name: str, value: Any) -> None:
+        original = names[name]
+        self._undo.append(lambda: names.__setitem__(name, original))
+        names[name] = value
 
 
 class _Proxy(types.ModuleType):

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,25 @@ def default_inputs(vocab: int, mrope: bool) -> list[Forward]:
     for step in range(1, 6):
         forwards.append(Forward(f"step{step}", ids(1, 1), past="len65" if step == 1 else f"step{step - 1}"))
     return forwards
+
+
+def chosen(
+    folder: Path,
+    about: dict[str, Any],
+    prompt: str | None,
+    ids: str | Sequence[int] | None,
+    inputs: str | os.PathLike[str] | list[dict[str, Any]] | None,
+) -> list[Forward]:
+    """What a user stated, or the default inputs. about: _core.Mirror.describe(). raises InputError"""
+    if prompt is not None:
+        return from_prompt(folder, prompt)
+    if ids is not None:
+        return from_ids(ids if isinstance(ids, str) else ",".join(str(int(i)) for i in ids))
+    if isinstance(inputs, list):
+        return from_json(inputs)
+    if inputs is not None:
+        return from_file(inputs)
+    return default_inputs(about["vocab"], about["mrope"])
 
 
 def from_ids(text: str) -> list[Forward]:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .hf_model import quiet_transformers
 from .native import LoadError, _core
-from .reference import quiet_transformers
 
 FINE = ("ok", "tied", "ignored")
 

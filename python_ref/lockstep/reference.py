@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
-import logging
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import torch
 
+from . import hf_model
 from .inputs import Forward
 from .native import Error, InputError, LoadError
 
@@ -28,34 +26,6 @@ KERNELS = (
     "chunk_gated_delta_rule",
     "recurrent_gated_delta_rule",
 )
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """No progress bars and no advice from transformers while we use it; errors still come as exceptions."""
-    from transformers.utils import logging as hf_logging
-
-    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity(logging.CRITICAL)
-    hf_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        hf_logging.set_verbosity(level)
-        if bars:
-            hf_logging.enable_progress_bar()
-
-
-def variant_of(transformers: Any) -> str:
-    """Which of the mirror's variants the installed release follows, by what its code does, not by its number."""
-    from transformers.integrations import sdpa_attention
-    from transformers.models.qwen3_5 import modeling_qwen3_5
-
-    if "solve_triangular" not in inspect.getsource(modeling_qwen3_5):
-        return "5.10"
-    return "5.24" if hasattr(sdpa_attention, "pack_gqa") else "5.18"
 
 
 @dataclass
@@ -87,18 +57,7 @@ class Reference:
                 f"transformers {transformers.__version__} has no {about['hf_class']}; expected one of {', '.join(MEASURED)}"
             )
         try:
-            with quiet_transformers():
-                model, info = model_class.from_pretrained(
-                    folder,
-                    dtype=getattr(torch, dtype),
-                    attn_implementation=attn,
-                    # The text class does not look for the flag outside of a composite config's text_config.
-                    tie_word_embeddings=about["tied"],
-                    trust_remote_code=False,
-                    use_safetensors=True,
-                    local_files_only=True,
-                    output_loading_info=True,
-                )
+            model, info = hf_model.load(folder, about["hf_class"], dtype, attn, about["tied"])
         except Exception as error:  # transformers raises anything here; the reason's first line is what helps
             reason = (str(error).strip().splitlines() or [""])[0]
             raise LoadError(
@@ -108,7 +67,7 @@ class Reference:
         kernels = resolved_kernels(model, modeling)
         if patch is not None:
             model = patched(model, patch)
-        reference = cls(model, modeling, dtype, attn, variant_of(transformers))
+        reference = cls(model, modeling, dtype, attn, hf_model.variant_of())
         reference.pedigree = {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
@@ -174,28 +133,12 @@ class Reference:
 
     def new_cache(self) -> Any:
         """An empty cache as generate() makes it."""
-        from transformers import DynamicCache
-
-        return DynamicCache(config=self.model.config)
+        return hf_model.new_cache(self.model)
 
     def forward(self, f: Forward, cache: Any = None) -> torch.Tensor:
         """One forward -> logits [B, T, V] at every position. raises InputError if the model raises"""
-        parameters = inspect.signature(type(self.model).forward).parameters
-        cache_name = "cache" if "cache" in parameters else "past_key_values"
-        arguments = {
-            "input_ids": f.ids,
-            "attention_mask": f.mask,
-            "position_ids": f.positions,
-            cache_name: cache,
-            "use_cache": cache is not None,
-            "logits_to_keep": 0,
-            "output_hidden_states": False,
-            "output_attentions": False,
-            "return_dict": True,
-        }
         try:
-            with torch.no_grad(), quiet_transformers():
-                return self.model(**arguments).logits
+            return hf_model.run(self.model, f.ids, f.positions, f.mask, cache)
         except Error:
             raise
         except Exception as error:  # a model that was patched may raise anything

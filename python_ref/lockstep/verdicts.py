@@ -13,6 +13,7 @@ def worst(verdicts: Iterable[str], default: str = "missing") -> str:
     return max(verdicts, key=VERDICTS.index, default=default)
 
 
-def passes(verdict: str, bitwise: bool) -> bool:
-    """Does a point pass the gate of `verify`? `agrees` does, unless only the same bits pass."""
-    return VERDICTS.index(verdict) <= VERDICTS.index("identical" if bitwise else "agrees")
+def passes(verdict: str, bitwise: bool, accept_rounding: bool = False) -> bool:
+    """Does a point pass the gate of `verify`? `agrees` does, unless only the same bits pass; `rounding` where it is accepted."""
+    gate = "identical" if bitwise else "rounding" if accept_rounding else "agrees"
+    return VERDICTS.index(verdict) <= VERDICTS.index(gate)

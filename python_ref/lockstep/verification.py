@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import hub, preflight
+from . import hub, preflight, rounding
 from . import inputs as given
 from .capture import Capture
 from .native import InputError, _core
@@ -74,6 +74,7 @@ def verify(
     atol: float = 1e-5,
     rtol: float = 0.0,
     bitwise: bool = False,
+    accept: str | None = None,
     mirror: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     revision: str | None = None,
@@ -84,29 +85,37 @@ def verify(
 
     model: a folder, a hub id, or None for the embedded checkpoint. At most one of prompt, ids and inputs (a JSON file with
     a list of forwards {name, ids, positions, mask, past}, or the list itself) replaces the default inputs. mirror: another
-    folder whose weights the mirror gets. patch: called with the loaded HF model before it is judged; it changes it or returns another.
+    folder whose weights the mirror gets. accept: `rounding` passes what the local check calls rounding (and raises `points` to
+    sublayer). patch: called with the loaded HF model before it is judged; it changes it or returns another.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     say = progress or (lambda _: None)
-    _check_options(dtype, attn, points, atol, rtol, threads)
+    check_options(dtype, attn, points, atol, rtol, threads)
+    if accept not in (None, "rounding"):
+        raise InputError(f"--accept {accept!r}: expected rounding")
+    if accept and bitwise:
+        raise InputError("--accept rounding and --bitwise: expected at most one of them")
+    if accept and points == "layer":
+        points = "sublayer"
     if sum(x is not None for x in (prompt, ids, inputs)) > 1:
         raise InputError("expected at most one of --prompt, --ids and --inputs")
     before = torch.get_num_threads()
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     try:
-        run = _Run(dtype, attn, points, atol, rtol, bitwise, say)
+        run = _Run(dtype, attn, points, atol, rtol, bitwise, accept is not None, say)
         run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
         run.choose_inputs(prompt, ids, inputs)
         run.provenance()
         run.preflight()
         run.lockstep()
+        run.rounding()
         run.provenance_holds()
         return run.report()
     finally:
         torch.set_num_threads(before)
 
 
-def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, threads: int | None) -> None:
+def check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, threads: int | None) -> None:
     for option, value, known in (
         ("--dtype", dtype, ("float32", "bfloat16", "float16")),
         ("--attn", attn, ("sdpa", "eager")),
@@ -126,9 +135,11 @@ def _check_options(dtype: str, attn: str, points: str, atol: float, rtol: float,
 class _Run:
     """One verification in progress, leg by leg."""
 
-    def __init__(self, dtype: str, attn: str, points: str, atol: float, rtol: float, bitwise: bool, say: Progress) -> None:
+    def __init__(
+        self, dtype: str, attn: str, points: str, atol: float, rtol: float, bitwise: bool, accept: bool, say: Progress
+    ) -> None:
         self.dtype, self.attn, self.level, self.say = dtype, attn, points, say
-        self.atol, self.rtol, self.bitwise = atol, rtol, bitwise
+        self.atol, self.rtol, self.bitwise, self.accept = atol, rtol, bitwise, accept
         self.seconds: dict[str, float] = {}
         self.started = time.perf_counter()
         self.points: list[dict[str, Any]] = []
@@ -140,7 +151,7 @@ class _Run:
         return _Phase(self.seconds, name)
 
     def load(self, folder: Path, mirror_folder: Path | None, patch: Callable[[Any], Any] | None) -> None:
-        self.folder = folder
+        self.folder, self.mirror_folder = folder, mirror_folder or folder
         with self._phase("load"):
             self.say(f"opening {folder}")
             self.source = _core.Mirror.open(str(folder))
@@ -162,16 +173,7 @@ class _Run:
         ids: str | Sequence[int] | None,
         inputs: str | os.PathLike[str] | list[dict[str, Any]] | None,
     ) -> None:
-        if prompt is not None:
-            self.forwards = given.from_prompt(self.folder, prompt)
-        elif ids is not None:
-            self.forwards = given.from_ids(ids if isinstance(ids, str) else ",".join(str(int(i)) for i in ids))
-        elif isinstance(inputs, list):
-            self.forwards = given.from_json(inputs)
-        elif inputs is not None:
-            self.forwards = given.from_file(inputs)
-        else:
-            self.forwards = given.default_inputs(self.about["vocab"], self.about["mrope"])
+        self.forwards = given.chosen(self.folder, self.about, prompt, ids, inputs)
         self.past = given.check_all(self.source, self.forwards)
 
     def provenance(self) -> None:
@@ -248,11 +250,23 @@ class _Run:
                 "discriminating", varies.found, found=None if varies.found else "the reference's logits never vary"
             )
 
+    def rounding(self) -> None:
+        """Where bits differ: within what right arithmetic may lose, on both sides?"""
+        if self.raised or self.fired:
+            for point in self.points:
+                point["floor"] = point["ratio"] = None
+            return
+        with self._phase("rounding"):
+            rounding.judge(
+                self.points, folder=self.folder, about=self.about, reference=self.reference, mirror_folder=self.mirror_folder,
+                forwards=self.forwards, level=self.level, say=self.say,
+            )  # fmt: skip
+
     def report(self) -> Report:
         lockstep_verdict = worst([p["verdict"] for p in self.points] + ["missing"] * len(self.raised))
         provenance_verdict = self.provenance_leg["verdict"]
         verdict = worst((lockstep_verdict, provenance_verdict))
-        bad = [p for p in self.points if not passes(p["verdict"], self.bitwise)]
+        bad = [p for p in self.points if not passes(p["verdict"], self.bitwise, self.accept)]
         failed = self.reference.pedigree["failed"]
         if verdict == "non_finite":
             exit_code = 1
@@ -283,6 +297,7 @@ class _Run:
                     "atol": self.atol,
                     "rtol": self.rtol,
                     "bitwise": self.bitwise,
+                    "accept": "rounding" if self.accept else None,
                 },
                 "mirror": self.mirror_about,
                 "legs": {

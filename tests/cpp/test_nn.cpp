@@ -37,7 +37,8 @@ class DeltaRule : public ::testing::TestWithParam<std::tuple<std::string, int64_
 
 TEST_P(DeltaRule, ChunksAreTheLoop) {
   const auto& [variant, T, with_state] = GetParam();
-  lockstep::Run run(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr, Arithmetic{at::kDouble});
+  const Arithmetic exact(at::kDouble);
+  lockstep::Run run(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr, exact);
   const Here here;
   const auto in = random_inputs(T, with_state);
   const auto chunks = chunk_gated_delta_rule(run, here, in), loop = recurrent_gated_delta_rule(run, here, in);
@@ -49,8 +50,22 @@ INSTANTIATE_TEST_SUITE_P(Lengths, DeltaRule,
                          ::testing::Combine(::testing::Values("5.10", "5.18", "5.24"),
                                             ::testing::Values(1, 63, 64, 65, 130), ::testing::Bool()));
 
+TEST(DeltaRuleOfTheTruth, TheLoopOverNumbersIsTheLoopOverTensors) {
+  const Arithmetic exact(at::kDouble), truth(at::kDouble, Order::plain);
+  lockstep::Run by_tensors(Variant::named("5.18"), Attn::sdpa, Level::all, nullptr, nullptr, exact);
+  lockstep::Run by_numbers(Variant::named("5.18"), Attn::sdpa, Level::all, nullptr, nullptr, truth);
+  const Here here;
+  for (const bool with_state : {false, true}) {
+    const auto in = random_inputs(70, with_state);
+    const auto a = recurrent_gated_delta_rule(by_tensors, here, in), b = chunk_gated_delta_rule(by_numbers, here, in);
+    EXPECT_LT(relative(b.output, a.output), 1e-13);
+    EXPECT_LT(relative(b.state, a.state), 1e-13);
+  }
+}
+
 TEST(DeltaRuleByHand, OneTokenWritesBetaKV) {
-  lockstep::Run run(Variant::named("5.18"), Attn::sdpa, Level::all, nullptr, nullptr, Arithmetic{at::kDouble});
+  const Arithmetic exact(at::kDouble);
+  lockstep::Run run(Variant::named("5.18"), Attn::sdpa, Level::all, nullptr, nullptr, exact);
   DeltaRuleInputs in;
   in.query = in.key = at::tensor({3.0, 4.0}, at::kDouble).view({1, 1, 1, 2});
   in.value = at::tensor({10.0}, at::kDouble).view({1, 1, 1, 1});

@@ -153,3 +153,13 @@ def test_taps_restore_after_an_error(reference: Reference, embedded: Path) -> No
     with pytest.raises(ZeroDivisionError), Capture(reference.model, reference.modeling, "all"):
         raise ZeroDivisionError
     assert modeling.l2norm is original
+
+
+def test_the_level_of_a_point_is_the_mirrors(embedded: Path) -> None:
+    from lockstep.capture import level_of
+    from lockstep.native import _core
+
+    mirror = lockstep.Mirror.load(embedded)
+    _, captured = mirror.forward(torch.tensor([[1, 2, 3]]), cache=mirror.new_cache(), points="all")
+    assert len(captured) > 100
+    assert all(level_of(point) == _core.level_of(point) for point in captured)

@@ -48,6 +48,9 @@ def verify(
     atol: Annotated[float, typer.Option(help="Largest |difference| that agrees.")] = 1e-5,
     rtol: Annotated[float, typer.Option(help="Added to atol: rtol times |reference|.")] = 0.0,
     bitwise: Annotated[bool, typer.Option("--bitwise", help="Only the same bits pass.")] = False,
+    accept: Annotated[
+        str | None, typer.Option(help="rounding: what the local check against float64 calls rounding passes too.")
+    ] = None,
     mirror: Annotated[
         str | None, typer.Option(help="A folder whose weights the mirror gets instead (a converted or edited copy).")
     ] = None,
@@ -82,7 +85,7 @@ def verify(
     with progress(quiet) as say:
         report = verification.verify(
             folder, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, atol=atol, rtol=rtol,
-            bitwise=bitwise, mirror=other, threads=threads, progress=say,
+            bitwise=bitwise, accept=accept, mirror=other, threads=threads, progress=say,
         )  # fmt: skip
     data = report.data
     if json_file:
@@ -99,6 +102,143 @@ def verify(
         else:
             table.show_verify(data, _console(), _decoder(report.folder))
     return report.exit_code
+
+
+@app.command()
+def bisect(
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    candidate: Annotated[
+        str,
+        typer.Option(
+            help="mirror; hf; hf:attn=eager,dtype=bfloat16,python=PATH; file.py:factory (it runs with your rights); mlx; "
+            "or a trace file."
+        ),
+    ] = "mirror",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16: what the candidate runs in.")] = "float32",
+    attn: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    points: Annotated[
+        str, typer.Option(help="layer, sublayer or all; all judges the values inside of every sublayer.")
+    ] = "sublayer",
+    prompt: Annotated[str | None, typer.Option(help="One prompt instead of the default inputs.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids instead of the default inputs, like 1,2,3.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")
+    ] = None,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Every hypothesis on every sublayer, with the power table.")
+    ] = False,
+    name_map: Annotated[
+        Path | None, typer.Option("--map", help="A JSON object from a file.py:factory's module paths to Hugging Face's.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that the candidate may take.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of both sides; the machine's cores if left out.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here, also when they are bad.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML here, also when it is bad.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no table: the closing line alone.")] = False,
+) -> int:
+    """Where is a candidate wrong, in which operation, and why? Rounding is told apart from faults by a float64 truth.
+
+    Every sublayer is judged on the candidate's own recorded input, so drift from above does not count and all faults are
+    found in one pass. Exit 1 if there is one.
+
+    \b
+    lockstep bisect                                        the mirror, on the embedded checkpoint
+    lockstep bisect DIR --candidate hf:attn=eager          Hugging Face against its own truth
+    lockstep bisect DIR --candidate fork.py:load           a patched model, a fork, a rewrite
+    lockstep bisect DIR --candidate engine.trace --points all
+    """
+    from .. import bisection, hub
+    from ..native import InputError
+    from ..report import files, findings
+
+    folder = hub.resolve(model, revision)
+    for option, path in (("--json", json_file), ("--junit", junit)):
+        files.check_writable(option, path, [folder, inputs, name_map, Path(candidate)])
+    if json_file and junit and json_file.resolve() == junit.resolve():
+        raise InputError(f"--json and --junit both name {json_file}: expected two files")
+    with progress(quiet) as say:
+        found = bisection.bisect(
+            folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough,
+            timeout=timeout, names=name_map, threads=threads, progress=say,
+        )  # fmt: skip
+    if json_file:
+        files.write_text(json_file, files.json_text(found.data))
+    if junit:
+        files.write_text(junit, findings.junit_text(found.data))
+    with _readers_may_leave():
+        if quiet:
+            _console().print(findings.closing(found.data), highlight=False)
+        else:
+            findings.show(found.data, _console())
+    return found.exit_code
+
+
+@app.command()
+def trace(
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The trace file to write.")] = Path("lockstep.trace"),
+    source: Annotated[str, typer.Option(help="hf, truth, or anything that bisect's --candidate takes.")] = "hf",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    attn: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    points: Annotated[str, typer.Option(help="layer, sublayer or all.")] = "sublayer",
+    prompt: Annotated[str | None, typer.Option(help="One prompt instead of the default inputs.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids instead of the default inputs, like 1,2,3.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")
+    ] = None,
+    name_map: Annotated[Path | None, typer.Option("--map", help="As bisect's.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that the source may take.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> int:
+    """Records a model's capture points into a trace file (safetensors with a manifest; see docs in README).
+
+    \b
+    lockstep trace DIR -o hf.trace --points all
+    lockstep trace DIR --source truth -o truth.trace       the float64 truth
+    lockstep trace DIR --source fork.py:load -o fork.trace
+    """
+    from .. import hub, tracing
+    from ..report import files
+
+    folder = hub.resolve(model, revision)
+    files.check_writable("-o", output, [folder, inputs, name_map])
+    with progress(quiet) as say:
+        written = tracing.trace(
+            output, folder, source, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs,
+            timeout=timeout, names=name_map, threads=threads, progress=say,
+        )  # fmt: skip
+    with _readers_may_leave():
+        print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
+    return 0
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="The trace that is right.")],
+    b: Annotated[Path, typer.Argument(help="The trace that is judged.")],
+    atol: Annotated[float, typer.Option(help="Largest |difference| that agrees.")] = 1e-5,
+    rtol: Annotated[float, typer.Option(help="Added to atol: rtol times |a|.")] = 0.0,
+    bitwise: Annotated[bool, typer.Option("--bitwise", help="Only the same bits pass.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the comparison here, also when it is bad.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="The closing line alone.")] = False,
+) -> int:
+    """Two traces, point by point: do the numbers agree? Points that only one of them promises are listed, not compared."""
+    from .. import comparison
+    from ..report import files, findings
+
+    files.check_writable("--json", json_file, [a, b])
+    data = comparison.compare(a, b, atol=atol, rtol=rtol, bitwise=bitwise)
+    if json_file:
+        files.write_text(json_file, files.json_text(data))
+    with _readers_may_leave():
+        if quiet:
+            _console().print(findings.closing(data), highlight=False)
+        else:
+            findings.show_comparison(data, _console())
+    return int(data["exit_code"])
 
 
 @app.command()

@@ -11,7 +11,7 @@ from .table import group_of, sentence
 
 def junit_text(data: dict[str, Any]) -> str:
     """`data` of a verify report -> the XML document."""
-    bitwise = data["options"]["bitwise"]
+    bitwise, accept = data["options"]["bitwise"], data["options"]["accept"] is not None
     suite = ET.Element("testsuite", name=f"lockstep {data['command']}")
     failures = 0
 
@@ -31,7 +31,7 @@ def junit_text(data: dict[str, Any]) -> str:
     for point in data["points"]:
         groups.setdefault((point["input"], group_of(point["point"])), []).append(point)
     for (forward, group), points in groups.items():
-        bad = [sentence(p) for p in points if not passes(p["verdict"], bitwise)]
+        bad = [sentence(p) for p in points if not passes(p["verdict"], bitwise, accept)]
         case(f"lockstep.{forward}", group, "\n".join(bad) if bad else None)
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(failures))

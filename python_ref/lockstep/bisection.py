@@ -1,0 +1,304 @@
+"""Names every faulty place of a candidate, down to the operation and the cause, and is never fooled by rounding."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import engines, hub, operations, preflight
+from . import inputs as given
+from .engines.hf import HfEngine
+from .inputs import Forward
+from .native import InputError, _core
+from .traces import forwards_of, same_inputs
+from .verdicts import worst
+from .verification import FORMAT_VERSION, Progress, check_options
+
+Patch = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What `lockstep bisect --json` writes, as `data`; and what follows from it."""
+
+    data: dict[str, Any]
+    folder: Path
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing but rounding, 1 a fault was found, 2 could not judge."""
+        return int(self.data["exit_code"])
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        """Every faulty sublayer of every side, in execution order."""
+        return self.data["faults"]
+
+    @property
+    def verdict(self) -> str:
+        return str(self.data["verdict"])
+
+    def __bool__(self) -> bool:
+        return self.exit_code == 0
+
+
+def bisect(
+    model: str | os.PathLike[str] | None = None,
+    candidate: str | engines.Engine = "mirror",
+    *,
+    dtype: str = "float32",
+    attn: str = "sdpa",
+    points: str = "sublayer",
+    prompt: str | None = None,
+    ids: str | Sequence[int] | None = None,
+    inputs: str | os.PathLike[str] | list[dict[str, Any]] | None = None,
+    thorough: bool = False,
+    without: Sequence[str] = (),
+    timeout: float | None = None,
+    names: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    revision: str | None = None,
+    patch: Patch | None = None,
+    reference: engines.Recorded | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """Judge a candidate by the local check, sublayer by sublayer, against the truth of the checkpoint.
+
+    candidate: mirror, hf, hf:attn=eager,dtype=bfloat16,python=PATH, file.py:factory, mlx, a trace file, or an engine.
+    patch: changes the reference, as verify's. points: `all` judges the values inside of every sublayer too. without:
+    hypotheses that are left out. reference: an earlier recording of the reference on the same inputs, at `all` points, taken
+    as it is. raises LoadError for what cannot be loaded and InputError for what cannot be run.
+    """
+    say = progress or (lambda _: None)
+    check_options(dtype, attn, points, 0.0, 0.0, threads)
+    if sum(x is not None for x in (prompt, ids, inputs)) > 1:
+        raise InputError("expected at most one of --prompt, --ids and --inputs")
+    known = {h["name"] for h in _core.hypotheses()} | {"one weight"}
+    for name in without:
+        if name not in known:
+            raise InputError(f"without {name!r}: no such hypothesis")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    try:
+        folder = hub.resolve(model, revision)
+        source = _core.Mirror.open(str(folder))
+        about = source.describe()
+        engine = candidate
+        if isinstance(engine, str):
+            engine = engines.choose(engine, folder, about, dtype, attn, timeout, None if names is None else Path(names))
+        run = _Bisection(folder, source, about, engine, patch, attn, points, say)
+        run.given_reference = reference
+        run.choose_inputs(prompt, ids, inputs)
+        run.record()
+        run.parameters()
+        run.judge(thorough, list(without))
+        run.operations()
+        return run.findings()
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Bisection:
+    """One bisection in progress."""
+
+    def __init__(
+        self, folder: Path, source: _core.Mirror, about: dict[str, Any], engine: engines.Engine, patch: Patch | None,
+        attn: str, points: str, say: Progress,
+    ) -> None:  # fmt: skip
+        self.folder, self.source, self.about, self.engine, self.patch = folder, source, about, engine, patch
+        self.attn, self.points, self.say = attn, points, say
+        self.given_reference: engines.Recorded | None = None
+        self.seconds: dict[str, float] = {}
+        self.started = time.perf_counter()
+        self.is_file = isinstance(engine, engines.trace_engine())
+
+    def choose_inputs(self, prompt: str | None, ids: str | Sequence[int] | None, inputs: Any) -> None:
+        if self.is_file:
+            if prompt is not None or ids is not None or inputs is not None:
+                raise InputError("a trace has its own inputs: leave out --prompt, --ids and --inputs")
+            self.forwards = forwards_of(self.engine.record([], "all").trace)
+        else:
+            self.forwards = given.chosen(self.folder, self.about, prompt, ids, inputs)
+        given.check_all(self.source, self.forwards)
+
+    def record(self) -> None:
+        """Candidate and reference, one forward of each per input."""
+        started = time.perf_counter()
+        self.say("recording the candidate")
+        self.recorded = self.engine.record(self.forwards, "all")
+        self.forwards = [f for f in self.forwards if f.name not in self.recorded.dropped]
+        self.seconds["candidate"] = time.perf_counter() - started
+        started = time.perf_counter()
+        self.reference = self._reference()
+        self.seconds["reference"] = time.perf_counter() - started
+        if self.reference is not None:
+            same_inputs(self.reference.trace, self.recorded.trace, ("the reference", "the candidate"))
+
+    def _reference(self) -> engines.Recorded | None:
+        """Hugging Face, recorded; None where only a trace is to be judged and transformers is not there."""
+        self.pedigree: dict[str, Any] = {"transformers": None, "torch": torch.__version__, "failed": []}
+        if self.given_reference is not None:
+            return self.given_reference
+        try:
+            import transformers  # noqa: F401
+        except ImportError:
+            if not self.is_file:
+                raise
+            return None
+        if not self.forwards or self.engine.dtype == "float64":
+            return None
+        self.say("recording the reference")
+        engine = HfEngine(self.folder, self.about, self.engine.dtype, self.attn, patch=self.patch)
+        recorded = engine.record(self.forwards, "all")
+        assert engine.reference is not None
+        preflight.run(engine.reference, self.source, self.forwards, "sublayer")
+        self.pedigree = engine.reference.pedigree
+        return recorded
+
+    def parameters(self) -> None:
+        """A live candidate's parameters against the file, before any forward of it is judged."""
+        self.differing: list[dict[str, Any]] = []
+        model = self.recorded.model
+        if model is None or getattr(self.engine, "foreign_weights", False):
+            return
+        known = set(self.source.parameters())
+        leg = _core.Provenance(self.source, _core.Mirror.open(str(self.folder)), self.engine.dtype)
+        held = 0
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if name in known and not parameter.is_meta:
+                leg.reference_parameter(name, parameter.detach().cpu())
+                held += 1
+        if not held:
+            return
+        for entry in leg.finish()["differing"]:
+            self.differing.append(
+                {"parameter": entry["tensor"], "index": entry["index"], "file": entry["mirror"], "candidate": entry["reference"]}
+            )
+
+    def operations(self) -> None:
+        """Inside of each suspect of a live candidate: the first operation with other results."""
+        started = time.perf_counter()
+        self.operations_ran = 0
+        if self.recorded.model is not None and self.reference is not None and self.reference.model is not None:
+            self.say("operations of the suspects")
+            self.operations_ran = operations.name_operations(
+                self.result["faults"], self.recorded.model, self.reference.model, self.forwards
+            )
+        self.seconds["operations"] = time.perf_counter() - started
+
+    def judge(self, thorough: bool, without: list[str]) -> None:
+        started = time.perf_counter()
+        named = {f.name: f for f in given.default_inputs(self.about["vocab"], self.about["mrope"])}
+        self.result = _core.bisect(
+            str(self.folder),
+            None if self.reference is None else self.reference.trace,
+            self.recorded.trace,
+            self.engine.dtype,
+            self.engine.attn,
+            named["len130"].ids,
+            values=self.points == "all",
+            causes=True,
+            thorough=thorough,
+            points=False,
+            without=set(without),
+            progress=self.say,
+        )
+        self.seconds["judge"] = time.perf_counter() - started
+        if not any(d["injected"] is not None for d in self.result["drift"]) and not self.result["faults"]:
+            raise InputError(
+                "the candidate shows no sublayer with its input and output under Hugging Face's names: nothing could be judged "
+                "(map its names, or compare its logits with `lockstep compare`)"
+            )
+
+    def findings(self) -> Findings:
+        result = self.result
+        coverage = _core.Coverage(self.source)
+        past = given.check_all(self.source, self.forwards)
+        continued = {f.past for f in self.forwards}
+        for f in self.forwards:
+            coverage.add(f.ids, f.positions, f.mask, past[f.name], f.past is not None or f.name in continued)
+        faults = self._with_parameters(result["faults"])
+        verdicts = [fault["verdict"] for fault in faults] + ["missing"] * bool(result["extra"])
+        verdicts += ["non_finite"] * bool(result["nan_rows"])
+        same = self.reference is not None and self._identical()
+        verdict = worst([*verdicts, "identical" if same else "rounding"])
+        failed = self.pedigree["failed"]
+        exit_code = 1 if verdict == "non_finite" else 2 if failed else int(bool(verdicts))
+        self.seconds["total"] = time.perf_counter() - self.started
+        forwards = 1 if self.reference is not None else 0
+        return Findings(
+            {
+                "format_version": FORMAT_VERSION,
+                "command": "bisect",
+                "verdict": verdict,
+                "model": {
+                    "family": self.about["family"],
+                    "layer_types": self.about["layer_types"],
+                    "digest": self.source.digest(),
+                },
+                "pedigree": self.pedigree,
+                "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+                "exit_code": exit_code,
+                "candidate": self.recorded.producer,
+                "options": {"dtype": self.engine.dtype, "attn": self.engine.attn, "points": self.points},
+                "parameters": self.differing,
+                "drift": result["drift"],
+                "faults": faults,
+                "notes": result["notes"],
+                "power": result["power"],
+                "cost": {
+                    **result["cost"],
+                    "reference_forwards": forwards,
+                    "candidate_forwards": int(not self.is_file),
+                    "operations": self.operations_ran,
+                },
+                "coverage": {
+                    **coverage.finish(),
+                    "dropped": self.recorded.dropped,
+                    "not_compared": result["not_compared"],
+                    "extra": result["extra"],
+                    "skipped_rows": result["skipped_rows"],
+                    "nan_rows": result["nan_rows"],
+                },
+            },
+            self.folder,
+        )
+
+    def _with_parameters(self, faults: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A sublayer whose parameters differ from the file is faulty, whatever its numbers say."""
+        order = [entry["point"] for entry in self.result["drift"]]
+        for entry in self.differing:
+            homes = [point for point in order if entry["parameter"].startswith(point + ".")]
+            if not homes:
+                continue
+            point = max(homes, key=len)
+            if any(fault["point"] == point and fault["side"] == "candidate" for fault in faults):
+                continue
+            note = f"{entry['parameter']} {entry['index']}: file {entry['file']}, candidate {entry['candidate']}"
+            faults.append(
+                {"point": point, "side": "candidate", "verdict": "deviates", "input": None, "first_input": None, "value": None,
+                 "operation": None, "source": None, "cause": None, "ratio": None, "error": None, "floor": None, "row": None,
+                 "note": note, "remark": None}
+            )  # fmt: skip
+        return sorted(faults, key=lambda fault: order.index(fault["point"]))
+
+    def _identical(self) -> bool:
+        assert self.reference is not None
+        mine, theirs = self.recorded.trace, self.reference.trace
+        for f in self.forwards:
+            for point in mine.points:
+                if not mine.promised(f.name, point) or not theirs.promised(f.name, point):
+                    continue
+                a, b = mine.tensor(f.name, point), theirs.tensor(f.name, point)
+                if a is None or b is None or not _core.same_bits(a, b):
+                    return False
+        return True
+
+
+__all__ = ["Findings", "Forward", "bisect"]

@@ -1,0 +1,83 @@
+"""`lockstep compare`: do the numbers of two traces agree, point by point?"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from .native import _core
+from .traces import forwards_of, same_inputs
+from .verdicts import passes, worst
+from .verification import FORMAT_VERSION, check_options
+
+HEAD = "lm_head.output"
+
+
+def compare(
+    a: str | os.PathLike[str] | _core.Trace,
+    b: str | os.PathLike[str] | _core.Trace,
+    *,
+    atol: float = 1e-5,
+    rtol: float = 0.0,
+    bitwise: bool = False,
+) -> dict[str, Any]:
+    """The data of `lockstep compare --json`: `b` judged against `a`. raises LoadError, InputError"""
+    started = time.perf_counter()
+    check_options("float32", "sdpa", "all", atol, rtol, None)
+    left, right = (x if isinstance(x, _core.Trace) else _core.Trace.open(os.fspath(x)) for x in (a, b))
+    names = tuple(os.fspath(x) if not isinstance(x, _core.Trace) else which for x, which in ((a, "a"), (b, "b")))
+    same_inputs(left, right, (names[0], names[1]))
+    points: list[dict[str, Any]] = []
+    logits: list[dict[str, Any]] = []
+    not_compared: list[str] = []
+    for f in forwards_of(right):
+        order = [*left.points, *(p for p in right.points if p not in set(left.points))]
+        for point in order:
+            promised = (left.promised(f.name, point), right.promised(f.name, point))
+            if not any(promised):
+                continue
+            if not all(promised):
+                not_compared.append(f"{f.name}/{point}")
+                continue
+            x, y = left.tensor(f.name, point), right.tensor(f.name, point)
+            entry: dict[str, Any] = {"point": point, "input": f.name, "verdict": "missing", "max_abs": None, "note": ""}
+            if x is None or y is None:
+                entry["note"] = f"promised by {names[0] if x is None else names[1]}, but not there"
+            else:
+                entry.update(_core.compare(x, y, atol, rtol))
+                entry["note"] = _shape_note(x, y)
+                if point == HEAD and x.shape == y.shape and x.ndim == 3:
+                    logits.append({"input": f.name, **_core.compare_logits(x, y, f.mask)})
+            points.append(entry)
+    for trace, name in ((left, names[0]), (right, names[1])):
+        for tensor in trace.unpromised():
+            forward, _, point = tensor.partition("/")
+            note = f"in {name}, but not in its manifest"
+            points.append({"point": point or tensor, "input": forward, "verdict": "missing", "max_abs": None, "note": note})
+        trace.check_unchanged()
+    verdict = worst([p["verdict"] for p in points])
+    bad = [p for p in points if not passes(p["verdict"], bitwise)]
+    return {
+        "format_version": FORMAT_VERSION,
+        "command": "compare",
+        "verdict": verdict,
+        "model": {"family": None, "layer_types": None, "digest": (right.manifest.get("model") or {}).get("digest")},
+        "pedigree": {"a": left.manifest.get("producer"), "b": right.manifest.get("producer")},
+        "seconds": {"total": round(time.perf_counter() - started, 3)},
+        "exit_code": int(bool(bad) or not points),
+        "options": {"atol": atol, "rtol": rtol, "bitwise": bitwise},
+        "first": bad[0] if bad else None,
+        "only_logits": bool(points) and all(p["point"] == HEAD for p in points),
+        "points": points,
+        "logits": logits,
+        "not_compared": not_compared,
+    }
+
+
+def _shape_note(x: Any, y: Any) -> str:
+    if x.shape != y.shape:
+        return f"expected {list(x.shape)}, found {list(y.shape)}"
+    if x.dtype != y.dtype:
+        return f"expected {str(x.dtype).removeprefix('torch.')}, found {str(y.dtype).removeprefix('torch.')}"
+    return ""

@@ -1,0 +1,70 @@
+"""Writing a trace file: safetensors, tensors named `<forward>/<point>`, the manifest under the metadata key `lockstep`.
+
+Needs torch and safetensors only: another virtual environment's python runs this file too (engines/hf_worker.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+FORMAT_VERSION = 1
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def forward_entry(
+    name: str, ids: torch.Tensor, positions: torch.Tensor | None, mask: torch.Tensor | None, past: str | None
+) -> dict[str, Any]:
+    """One entry of the manifest's `forwards`."""
+    return {
+        "name": name,
+        "ids": ids.tolist(),
+        "positions": None if positions is None else positions.tolist(),
+        "mask": None if mask is None else mask.tolist(),
+        "past": past,
+    }
+
+
+def promised_points(fired: Mapping[str, Sequence[str]], cached: Sequence[str], states: Sequence[str]) -> list[str]:
+    """The manifest's `points` in execution order: bare where every forward fired it (a state: every cached one), else
+    `<forward>/<point>`. fired: forward -> points."""
+    order: list[str] = []
+    for points in fired.values():
+        known = set(order)
+        if not order:
+            order = list(points)
+        else:
+            order += [point for point in points if point not in known]
+    listed: list[str] = []
+    for point in order:
+        is_state = point.rpartition("@")[2] in states
+        expected = [name for name in fired if not is_state or name in cached]
+        holders = [name for name, points in fired.items() if point in points]
+        listed += [point] if holders == expected else [f"{name}/{point}" for name in holders]
+    return listed
+
+
+def write(path: str | os.PathLike[str], manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written."""
+    target = Path(path).resolve()
+    text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, allow_nan=False)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    try:
+        whole = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+        save_file(whole, temporary, metadata={"lockstep": text})
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
