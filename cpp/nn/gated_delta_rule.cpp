@@ -34,7 +34,11 @@ Prepared prepare(Run& run, const Module& module, const DeltaRuleInputs& in) {
                                           : t.to(run.arithmetic.up, false, false, at::MemoryFormat::Contiguous);
   };
   Prepared p{head_major(query), head_major(key), head_major(in.value), head_major(in.beta), head_major(in.decay)};
-  if (!run.variant.delta_rule_by_rows) {
+  // Index order: normalised in the run's dtype, as 5.10 and simple engines do, in the present release's layout.
+  if (run.arithmetic.order == Order::index && !run.variant.delta_rule_by_rows) {
+    p.query = run.capture(module, "q_l2", head_major(run.arithmetic.l2norm(module, query)));
+    p.key = run.capture(module, "k_l2", head_major(run.arithmetic.l2norm(module, key)));
+  } else if (!run.variant.delta_rule_by_rows) {
     p.query = run.capture(module, "q_l2", run.arithmetic.l2norm(module, p.query));
     p.key = run.capture(module, "k_l2", run.arithmetic.l2norm(module, p.key));
   }

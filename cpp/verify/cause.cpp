@@ -164,8 +164,10 @@ class Finder {
     if (!(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
     // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
     // other side of a tie. The floor against t_h is that of a run under the same hypothesis.
+    std::map<const Evaluation*, Values> runs;
+    for (const auto& e : side_.evaluations) runs[e.get()] = under(change, table, *e, /*exact=*/false, run_left);
     for (const auto& [p, kept] : off) {
-      const auto run = rows_under(under(change, table, *p->e, /*exact=*/false, run_left), *p);
+      const auto run = rows_under(runs.at(p->e), *p);
       if (!run.defined()) return false;
       const double floor = std::max(p->floor, row_errors(run, kept).max().item<double>());
       rounding = rounding && (row_errors(p->candidate, kept) <= bound * floor).all().item<bool>();
@@ -204,8 +206,8 @@ class Finder {
       if (h.fixed || i == kFits || t.projection.same() || !std::isfinite(t.estimate)) break;
       if (std::abs(t.alpha - 1) < 0.1 && rounding) break;
       if (std::abs(t.estimate - config) < kNear * t.estimate_error) break;  // it is the config's: no use going there
-      const double next = value + t.projection.further(last) * (value - before);
-      if (!(next > 0) || next == value) break;
+      const double next = std::max(0.0, value + t.projection.further(last) * (value - before));
+      if (next == value) break;
       before = value, value = next;
       last = std::move(t.projection);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 
 import torch
 
-from . import engines, hub, operations, preflight
+from . import engines, hub, operations, preflight, stress
 from . import inputs as given
+from .engines import live
 from .engines.hf import HfEngine
 from .inputs import Forward
 from .native import InputError, _core
@@ -98,6 +100,7 @@ def bisect(
         run.record()
         run.parameters()
         run.judge(thorough, list(without))
+        run.stress(list(without))
         run.operations()
         return run.findings()
     finally:
@@ -181,6 +184,35 @@ class _Bisection:
                 {"parameter": entry["tensor"], "index": entry["index"], "file": entry["mirror"], "candidate": entry["reference"]}
             )
 
+    def stress(self, without: list[str]) -> None:
+        """A callable candidate gets inputs that show what normal activations hide."""
+        started = time.perf_counter()
+        self.stress_cost: dict[str, int] = {"candidate_calls": 0, "truth": 0}
+        fresh = getattr(self.engine, "fresh", None)
+        if fresh is None or self.recorded.model is None:
+            return
+        about = self.about
+
+        def record(model: Any, forwards: list[Forward]) -> _core.Trace:
+            return live.record(
+                model, inspect.getmodule(type(model)), forwards, "all", dtype=self.engine.dtype, attn=self.engine.attn,
+                variant=self.recorded.trace.variant, vocab=about["vocab"], who="the candidate",
+            )[0]  # fmt: skip
+
+        def judge(folder: Path, trace: _core.Trace) -> dict[str, Any]:
+            return _core.bisect(
+                str(folder), None, trace, self.engine.dtype, self.engine.attn, self.len130, values=False, causes=True,
+                thorough=False, points=False, without=set(without), progress=lambda _: None,
+            )  # fmt: skip
+
+        found, self.stress_cost = stress.run(
+            folder=self.folder, mirror=self.source, about=about, recorded=self.recorded, fresh=fresh, record=record,
+            chosen=self.forwards, judge=judge, say=self.say,
+        )  # fmt: skip
+        order = [entry["point"] for entry in self.result["drift"]]
+        self.result["faults"] = stress.merged(self.result["faults"], found, order)
+        self.seconds["stress"] = time.perf_counter() - started
+
     def operations(self) -> None:
         """Inside of each suspect of a live candidate: the first operation with other results."""
         started = time.perf_counter()
@@ -195,13 +227,14 @@ class _Bisection:
     def judge(self, thorough: bool, without: list[str]) -> None:
         started = time.perf_counter()
         named = {f.name: f for f in given.default_inputs(self.about["vocab"], self.about["mrope"])}
+        self.len130 = named["len130"].ids
         self.result = _core.bisect(
             str(self.folder),
             None if self.reference is None else self.reference.trace,
             self.recorded.trace,
             self.engine.dtype,
             self.engine.attn,
-            named["len130"].ids,
+            self.len130,
             values=self.points == "all",
             causes=True,
             thorough=thorough,
@@ -257,6 +290,7 @@ class _Bisection:
                     "reference_forwards": forwards,
                     "candidate_forwards": int(not self.is_file),
                     "operations": self.operations_ran,
+                    "stress": self.stress_cost,
                 },
                 "coverage": {
                     **coverage.finish(),

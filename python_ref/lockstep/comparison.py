@@ -12,6 +12,7 @@ from .verdicts import passes, worst
 from .verification import FORMAT_VERSION, check_options
 
 HEAD = "lm_head.output"
+TOPK_IDS, TOPK_LOGPROBS = "lm_head@topk_ids", "lm_head@topk_logprobs"
 
 
 def compare(
@@ -35,7 +36,11 @@ def compare(
         order = [*left.points, *(p for p in right.points if p not in set(left.points))]
         for point in order:
             promised = (left.promised(f.name, point), right.promised(f.name, point))
-            if not any(promised):
+            if not any(promised) or (point == TOPK_LOGPROBS and not promised[0]):
+                continue
+            if point == TOPK_IDS and promised[1] and left.promised(f.name, HEAD):
+                points.append(_top_k(left, right, f, atol, rtol))
+                logits.append({"input": f.name, **points[-1].pop("logits")})
                 continue
             if not all(promised):
                 not_compared.append(f"{f.name}/{point}")
@@ -68,11 +73,39 @@ def compare(
         "exit_code": int(bool(bad) or not points),
         "options": {"atol": atol, "rtol": rtol, "bitwise": bitwise},
         "first": bad[0] if bad else None,
-        "only_logits": bool(points) and all(p["point"] == HEAD for p in points),
+        "only_logits": bool(points) and all(p["point"] in (HEAD, TOPK_LOGPROBS) for p in points),
         "points": points,
         "logits": logits,
         "not_compared": not_compared,
     }
+
+
+def _top_k(left: _core.Trace, right: _core.Trace, f: Any, atol: float, rtol: float) -> dict[str, Any]:
+    """Log-probabilities of the k tokens that `right` lists per position, against `left`'s whole logits [B, T, V]."""
+    whole, ids, theirs = left.tensor(f.name, HEAD), right.tensor(f.name, TOPK_IDS), right.tensor(f.name, TOPK_LOGPROBS)
+    entry: dict[str, Any] = {"point": TOPK_LOGPROBS, "input": f.name, "verdict": "missing", "max_abs": None, "note": "",
+                             "logits": {"kl": None, "top1_agreement": None}}  # fmt: skip
+    if whole is None or ids is None or theirs is None:
+        entry["note"] = "expected lm_head.output on one side, topk_ids and topk_logprobs on the other"
+        return entry
+    if ids.shape != theirs.shape or ids.shape[:2] != whole.shape[:2] or ids.is_floating_point():
+        entry["verdict"], entry["note"] = (
+            "shape",
+            f"expected two of {list(whole.shape[:2])} + [k], found {list(ids.shape)}, {list(theirs.shape)}",
+        )
+        return entry
+    if int(ids.min()) < 0 or int(ids.max()) >= whole.shape[-1]:
+        entry["verdict"], entry["note"] = "shape", f"expected ids from 0 to {whole.shape[-1] - 1}"
+        return entry
+    mine = whole.double().log_softmax(-1)
+    listed = mine.gather(-1, ids.long())
+    entry.update(_core.compare(listed.to(theirs.dtype), theirs, atol, rtol))
+    # What the list leaves over is one further outcome on both sides.
+    rest = [(1 - p.exp().sum(-1)).clamp_min(1e-300) for p in (listed, theirs.double())]
+    kl = (listed.exp() * (listed - theirs.double())).sum(-1) + rest[0] * (rest[0] / rest[1]).log()
+    top = ids.gather(-1, theirs.argmax(-1, keepdim=True)).squeeze(-1)
+    entry["logits"] = {"kl": float(kl.mean()), "top1_agreement": float((top == mine.argmax(-1)).double().mean())}
+    return entry
 
 
 def _shape_note(x: Any, y: Any) -> str:

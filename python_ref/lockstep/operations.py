@@ -177,7 +177,8 @@ def of_call(module: Any, call: tuple[tuple, dict[str, Any]]) -> list[Operation]:
 def name_operations(faults: list[dict[str, Any]], candidate: Any, reference: Any, forwards: list[Forward]) -> int:
     """Fills `operation` and `source` of the candidate's faults -> how many sublayers were run. candidate, reference: live
     models with HF's module names."""
-    mine = [fault for fault in faults if fault["side"] == "candidate"]
+    known = {f.name for f in forwards}
+    mine = [fault for fault in faults if fault["side"] == "candidate" and fault["input"] in known]
     by_input: dict[str, list[dict[str, Any]]] = {}
     for fault in mine:
         by_input.setdefault(fault["input"], []).append(fault)

@@ -1,4 +1,4 @@
-"""Valid little checkpoints for the fuzzer to corrupt: both families, one file and two shards.
+"""Valid little checkpoints for the fuzzers to corrupt, both families, one file and two shards; and a trace, OUT.trace.
 
 python tests/python/fuzz_seeds.py OUT
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+import lockstep
 from conftest import TINY, make_twin
 
 
@@ -34,6 +35,8 @@ def main() -> None:
     for family in TINY:
         make_twin(out / f"{family}-one", family, num_hidden_layers=4 if family == "qwen3_5" else 1)
         shard(out / f"{family}-one", out / f"{family}-two")
+    ids = [{"name": "a", "ids": [[3, 1, 4]]}, {"name": "b", "ids": [[5]], "past": "a"}]
+    lockstep.trace(f"{out}.trace", out / "qwen3_5-one", "mirror", points="all", inputs=ids)
 
 
 if __name__ == "__main__":

@@ -215,6 +215,27 @@ def trace(
     return 0
 
 
+@app.command("import-trace")
+def import_trace(
+    dump: Annotated[Path, typer.Argument(help="An .npz or .safetensors file, or a folder of .npy files.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The trace file to write.")],
+    name_map: Annotated[Path | None, typer.Option("--map", help="A JSON object from the dump's names to capture points.")] = None,
+    ids: Annotated[str | None, typer.Option(help="The token ids that ran, like 1,2,3; else the dump's own `ids`.")] = None,
+    inputs: Annotated[Path | None, typer.Option(help="A JSON file with the forwards, where there are several.")] = None,
+) -> int:
+    """Turns any engine's dump into a trace that `bisect` and `compare` take. python_ref/TRACES.md describes the format."""
+    from .. import importing
+    from ..report import files
+
+    files.check_writable("-o", output, [dump, name_map, inputs])
+    written = importing.import_trace(dump, output, names=name_map, ids=ids, inputs=inputs)
+    with _readers_may_leave():
+        print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
+        if written["unmapped"]:
+            print(f"not in the map, left out: {len(written['unmapped'])} ({', '.join(written['unmapped'][:3])}, ...)")
+    return 0
+
+
 @app.command()
 def compare(
     a: Annotated[Path, typer.Argument(help="The trace that is right.")],

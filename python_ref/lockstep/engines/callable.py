@@ -5,7 +5,6 @@ The file runs with the user's rights: it comes from the command line only, never
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import inspect
 import json
@@ -100,10 +99,9 @@ class CallableEngine:
             trace, {"engine": "callable", "factory": self.what, "torch": torch.__version__}, dropped, self.model, modeling
         )
 
-    @contextlib.contextmanager
-    def fresh(self, folder: Path) -> Iterator[torch.nn.Module]:
+    def fresh(self, folder: Path) -> torch.nn.Module:
         """A model on another folder, for stress inputs that need other weights."""
-        yield self.load(folder)
+        return self.load(folder)
 
 
 def renamed(model: torch.nn.Module, names: dict[str, str]) -> torch.nn.Module:

@@ -41,8 +41,9 @@ class HfEngine:
 
     def __init__(
         self, folder: Path, about: dict[str, Any], dtype: str, attn: str, python: str | None = None,
-        timeout: float | None = None, patch: Callable[[Any], Any] | None = None,
+        timeout: float | None = None, patch: Callable[[Any], Any] | None = None, stress: bool = True,
     ) -> None:  # fmt: skip
+        self.stress = stress
         self.folder, self.about, self.dtype, self.attn = folder, about, dtype, attn
         self.python, self.timeout, self.patch = python, timeout, patch
         self.reference: Reference | None = None
@@ -51,6 +52,13 @@ class HfEngine:
     def record(self, forwards: list[Forward], points: str) -> Recorded:
         self.last = self._here(forwards, points) if self.python is None else self._elsewhere(forwards, points)
         return self.last
+
+    @property
+    def fresh(self) -> Callable[[Path], Any] | None:
+        """A patched model is a candidate that can be called on other weights; Hugging Face itself is no such thing."""
+        if self.patch is None or not self.stress:
+            return None
+        return lambda folder: Reference.load(folder, self.about, self.dtype, self.attn, self.patch).model
 
     def _here(self, forwards: list[Forward], points: str) -> Recorded:
         if self.reference is None:
