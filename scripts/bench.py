@@ -2,7 +2,7 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, lockstep, provenance, load or memory; all of them if left out. Times are medians of interleaved pairs,
+NAME is forward, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
 page cache warm; a ratio compares the two members of a pair. --json writes a list of {name, value, unit, bar, passes,
 pairs}. Exit 1 where a bar is missed.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from checkpoints import checkpoint
 
-from lockstep import inputs, verification
+from lockstep import inputs, operations, verification
 from lockstep.native import _core
 
 LONG, SHORT = 279, 6
@@ -61,7 +61,7 @@ def ratios(base: Callable[[], Any], other: Callable[[], Any], pairs: int) -> tup
 
 def ready(name: str, tokens: int, points: str) -> Any:
     """A run on checkpoint `name` whose reference and mirror are loaded and bound."""
-    run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, False, lambda _: None)
+    run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, False, False, lambda _: None)
     run.load(checkpoint(name), None, None)
     run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None)
     run.provenance()
@@ -110,6 +110,18 @@ def bench_provenance(results: Results, pairs: int) -> None:
         ratio, found, plain = ratios(equal_pass, run.provenance, pairs)
         results.add(f"provenance.equal_pass.{name}", statistics.median(plain), "s")
         results.add(f"provenance.over_equal_pass.{name}", ratio, "x", 3.0, found)
+
+
+def bench_operations(results: Results, pairs: int) -> None:
+    """Every operation of a whole forward of one side, fingerprinted and let go layer by layer, against the plain forward."""
+    run = ready("full", LONG, "layer")
+    f = run.forwards[0]
+    counted = operations.forward_operations(run.reference.model, f)
+    ratio, found, _ = ratios(
+        lambda: run.reference.forward(f), lambda: operations.forward_operations(run.reference.model, f), pairs
+    )
+    results.add("operations.count", float(sum(len(layer) for layer in counted)), "operations")
+    results.add(f"operations.capture_over_hf.{LONG}_tokens", ratio, "x", 4.0, found)
 
 
 def bench_load(results: Results, pairs: int) -> None:
@@ -173,6 +185,7 @@ BENCHES: dict[str, Callable[[Results, int], None]] = {
     "forward": bench_forward,
     "lockstep": bench_lockstep,
     "provenance": bench_provenance,
+    "operations": bench_operations,
     "load": bench_load,
     "memory": bench_memory,
 }

@@ -61,6 +61,7 @@ def bisect(
     ids: str | Sequence[int] | None = None,
     inputs: str | os.PathLike[str] | list[dict[str, Any]] | None = None,
     thorough: bool = False,
+    steps: int | None = None,
     without: Sequence[str] = (),
     timeout: float | None = None,
     names: str | os.PathLike[str] | None = None,
@@ -74,13 +75,16 @@ def bisect(
 
     candidate: mirror, hf, hf:attn=eager,dtype=bfloat16,python=PATH, file.py:factory, mlx, a trace file, or an engine.
     patch: changes the reference, as verify's. points: `all` judges the values inside of every sublayer too. without:
-    hypotheses that are left out. reference: an earlier recording of the reference on the same inputs, at `all` points, taken
+    hypotheses that are left out. steps: instead of the inputs, the first of them and so many single tokens over its cache, in one
+    shot and in parts too. reference: an earlier recording of the reference on the same inputs, at `all` points, taken
     as it is. raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
     if sum(x is not None for x in (prompt, ids, inputs)) > 1:
         raise InputError("expected at most one of --prompt, --ids and --inputs")
+    if steps is not None and not (isinstance(steps, int) and 1 <= steps <= 10_000):
+        raise InputError(f"--steps {steps}: expected 1 to 10000")
     known = {h["name"] for h in _core.hypotheses()} | {"one weight"}
     for name in without:
         if name not in known:
@@ -96,7 +100,7 @@ def bisect(
             engine = engines.choose(engine, folder, about, dtype, attn, timeout, None if names is None else Path(names))
         run = _Bisection(folder, source, about, engine, patch, attn, points, say)
         run.given_reference = reference
-        run.choose_inputs(prompt, ids, inputs)
+        run.choose_inputs(prompt, ids, inputs, steps)
         run.record()
         run.parameters()
         run.judge(thorough, list(without))
@@ -121,13 +125,17 @@ class _Bisection:
         self.started = time.perf_counter()
         self.is_file = isinstance(engine, engines.trace_engine())
 
-    def choose_inputs(self, prompt: str | None, ids: str | Sequence[int] | None, inputs: Any) -> None:
+    def choose_inputs(self, prompt: str | None, ids: str | Sequence[int] | None, inputs: Any, steps: int | None) -> None:
+        self.steps = steps
         if self.is_file:
-            if prompt is not None or ids is not None or inputs is not None:
-                raise InputError("a trace has its own inputs: leave out --prompt, --ids and --inputs")
+            if any(x is not None for x in (prompt, ids, inputs, steps)):
+                raise InputError("a trace has its own inputs: leave out --prompt, --ids, --inputs and --steps")
             self.forwards = forwards_of(self.engine.record([], "all").trace)
         else:
             self.forwards = given.chosen(self.folder, self.about, prompt, ids, inputs)
+            if steps is not None:
+                first = next((f for f in self.forwards if f.name == "len65"), self.forwards[0])
+                self.forwards = given.decoding(first, steps, self.about["vocab"])
         given.check_all(self.source, self.forwards)
 
     def record(self) -> None:
@@ -282,6 +290,7 @@ class _Bisection:
                 "options": {"dtype": self.engine.dtype, "attn": self.engine.attn, "points": self.points},
                 "parameters": self.differing,
                 "drift": result["drift"],
+                "steps": self._decoding(faults),
                 "faults": faults,
                 "notes": result["notes"],
                 "power": result["power"],
@@ -303,6 +312,31 @@ class _Bisection:
             },
             self.folder,
         )
+
+    def _decoding(self, faults: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The first step, layer and state that is not rounding; and how far steps and parts are from one shot at the logits."""
+        if self.steps is None:
+            return None
+        order = [f.name for f in self.forwards]
+        mine = [f for f in faults if f["side"] == "candidate" and f["first_input"] in order]
+        first = min(mine, key=lambda f: order.index(f["first_input"]), default=None)
+        trace = self.recorded.trace
+
+        def logits(*names: str) -> torch.Tensor | None:
+            parts = [trace.tensor(name, "lm_head.output") for name in names]
+            known = [x for x in parts if x is not None]
+            return torch.cat(known, dim=1).float() if len(known) == len(parts) else None
+
+        stepped = ["prefill", *(f"step{i + 1}" for i in range(self.steps))]
+        whole, by_steps, by_parts = logits("one_shot"), logits(*stepped), logits("parts.0", "parts.1")
+        return {
+            "count": self.steps,
+            "first": first and {"input": first["first_input"], "point": first["point"], "value": first["value"]},
+            "rel_l2": {
+                name: None if whole is None or x is None else _core.compare(whole, x)["rel_l2"]
+                for name, x in (("steps", by_steps), ("parts", by_parts))
+            },
+        }
 
     def _with_parameters(self, faults: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A sublayer whose parameters differ from the file is faulty, whatever its numbers say."""

@@ -104,7 +104,11 @@ def _top_k(left: _core.Trace, right: _core.Trace, f: Any, atol: float, rtol: flo
     rest = [(1 - p.exp().sum(-1)).clamp_min(1e-300) for p in (listed, theirs.double())]
     kl = (listed.exp() * (listed - theirs.double())).sum(-1) + rest[0] * (rest[0] / rest[1]).log()
     top = ids.gather(-1, theirs.argmax(-1, keepdim=True)).squeeze(-1)
-    entry["logits"] = {"kl": float(kl.mean()), "top1_agreement": float((top == mine.argmax(-1)).double().mean())}
+    whole_mass = bool((theirs.double().exp().sum(-1) <= 1 + 1e-4).all())  # else they are no probabilities
+    entry["logits"] = {
+        "kl": float(kl.mean()) if whole_mass else None,
+        "top1_agreement": float((top == mine.argmax(-1)).double().mean()),
+    }
     return entry
 
 

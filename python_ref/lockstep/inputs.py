@@ -80,6 +80,24 @@ def chosen(
     return default_inputs(about["vocab"], about["mrope"])
 
 
+def decoding(first: Forward, steps: int, vocab: int) -> list[Forward]:
+    """`first`, then single tokens over its cache; the same tokens in one shot, and in two parts."""
+    source = random.Random(20260102)
+    rows = first.ids.shape[0]
+    more = torch.tensor([[source.randrange(vocab) for _ in range(steps)] for _ in range(rows)])
+    whole = torch.cat([first.ids, more], dim=1)
+    half = whole.shape[1] // 2
+    forwards = [Forward("prefill", first.ids)]
+    for i in range(steps):
+        forwards.append(Forward(f"step{i + 1}", more[:, i : i + 1], past=forwards[-1].name))
+    return [
+        *forwards,
+        Forward("one_shot", whole),
+        Forward("parts.0", whole[:, :half]),
+        Forward("parts.1", whole[:, half:], past="parts.0"),
+    ]
+
+
 def from_ids(text: str) -> list[Forward]:
     """'1,2,3' -> one forward named `ids`. raises InputError"""
     parts = [part for part in text.replace(" ", ",").split(",") if part]

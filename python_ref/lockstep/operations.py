@@ -174,6 +174,19 @@ def of_call(module: Any, call: tuple[tuple, dict[str, Any]]) -> list[Operation]:
     return stream.operations
 
 
+def forward_operations(model: Any, f: Forward) -> list[list[Operation]]:
+    """The operations of a whole forward, by decoder layer (first what runs before them): names and fingerprints, no tensors."""
+    parts: list[list[Operation]] = [[]]
+    handles = [layer.register_forward_pre_hook(lambda *_: parts.append([])) for layer in model.model.layers]
+    try:
+        with Stream(keep=False, sink=lambda operation: parts[-1].append(operation)):
+            hf_model.run(model, f.ids, f.positions, f.mask, None)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return parts
+
+
 def name_operations(faults: list[dict[str, Any]], candidate: Any, reference: Any, forwards: list[Forward]) -> int:
     """Fills `operation` and `source` of the candidate's faults -> how many sublayers were run. candidate, reference: live
     models with HF's module names."""

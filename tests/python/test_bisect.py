@@ -22,20 +22,29 @@ def about(embedded: Path) -> dict[str, Any]:
     return _core.Mirror.open(str(embedded)).describe()
 
 
+FEW = ("len3", "len65", "from5000", "pad2", "split2_148.0", "split2_148.1", "split64_86.0", "split64_86.1")
+
+
 @pytest.fixture(scope="module")
-def reference(embedded: Path, about: dict[str, Any]) -> Recorded:
-    """Hugging Face on the default inputs, recorded once."""
-    engine = HfEngine(embedded, about, "float32", "sdpa")
-    return engine.record(inputs.default_inputs(about["vocab"], about["mrope"]), "all")
+def few(about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Some of the default inputs, as a user states them: every test on all of them would take minutes."""
+    forwards = [f for f in inputs.default_inputs(about["vocab"], about["mrope"]) if f.name in FEW]
+    return [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
 
 
-def planted(embedded: Path, about: dict[str, Any], kind: str, place: str, layer: int) -> HfEngine:
+@pytest.fixture(scope="module")
+def reference(embedded: Path, about: dict[str, Any], few: list[dict[str, Any]]) -> Recorded:
+    """Hugging Face on those inputs, recorded once."""
+    return HfEngine(embedded, about, "float32", "sdpa").record(inputs.from_json(few), "all")
+
+
+def planted(embedded: Path, about: dict[str, Any], kind: str, place: str, layer: int, stress: bool = False) -> HfEngine:
     chosen = next(k for k in faults.kinds() if k.name == kind and k.place == place)
 
     def patch(model: Any) -> None:
         chosen.apply(model, layer)
 
-    return HfEngine(embedded, about, "float32", "sdpa", patch=patch)
+    return HfEngine(embedded, about, "float32", "sdpa", patch=patch, stress=stress)
 
 
 # kind, sublayer, layer, operations that may be named, named value or None
@@ -60,10 +69,10 @@ PLANTED = [
 @pytest.mark.parametrize(("kind", "place", "layer", "operations", "value"), PLANTED, ids=[p[0] for p in PLANTED])
 def test_a_planted_fault_is_named(
     kind: str, place: str, layer: int, operations: set[str], value: str | None, embedded: Path, about: dict[str, Any],
-    reference: Recorded,
+    reference: Recorded, few: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     engine = planted(embedded, about, kind, place, layer)
-    found = lockstep.bisect(embedded, engine, reference=reference)
+    found = lockstep.bisect(embedded, engine, reference=reference, inputs=few)
     assert found.exit_code == 1
     fault = next(iter(found.faults))
     where = next(k for k in faults.kinds() if k.name == kind and k.place == place).path(layer)
@@ -79,22 +88,28 @@ def test_a_planted_fault_is_named(
         assert fault["operation"]["name"] in operations | {"_to_copy"}
 
 
-def test_two_faults_are_both_found(embedded: Path, about: dict[str, Any], reference: Recorded) -> None:
+def test_two_faults_are_both_found(embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]) -> None:
     kinds = {k.name: k for k in faults.kinds() if k.place in ("mlp", "self_attn")}
 
     def patch(model: Any) -> None:
         kinds["gelu for silu"].apply(model, 1)
         kinds["attention scale"].apply(model, 7)
 
-    found = lockstep.bisect(embedded, HfEngine(embedded, about, "float32", "sdpa", patch=patch), reference=reference)
+    found = lockstep.bisect(
+        embedded, HfEngine(embedded, about, "float32", "sdpa", patch=patch, stress=False), reference=reference
+    )
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [
         ("model.layers.1.mlp", "gelu for silu"),
         ("model.layers.7.self_attn", "attention scale"),
     ]
 
 
-def test_a_fitted_number_is_the_planted_one(embedded: Path, about: dict[str, Any], reference: Recorded) -> None:
-    found = lockstep.bisect(embedded, planted(embedded, about, "norm epsilon", "input_layernorm", 5), reference=reference)
+def test_a_fitted_number_is_the_planted_one(
+    embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+) -> None:
+    found = lockstep.bisect(
+        embedded, planted(embedded, about, "norm epsilon", "input_layernorm", 5), reference=reference, inputs=few
+    )
     cause = found.faults[0]["cause"]
     assert cause["parameter"] == "rms_norm_eps" and cause["config"] == 1e-6
     assert abs(cause["estimate"] - 1e-5) < max(1e-8, 4 * cause["estimate_error"])
@@ -118,10 +133,10 @@ def test_right_candidates_are_never_faulty(candidate: str, embedded: Path) -> No
     ],
 )
 def test_a_wrong_mirror_is_found(
-    hypothesis: str, place: str, point: str, embedded: Path, about: dict[str, Any], reference: Recorded
+    hypothesis: str, place: str, point: str, embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
 ) -> None:
     engine = MirrorEngine(embedded, about, "float32", "sdpa", hypothesis=(hypothesis, place))
-    found = lockstep.bisect(embedded, engine, reference=reference)
+    found = lockstep.bisect(embedded, engine, reference=reference, inputs=few)
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [(point, hypothesis)]
 
 
@@ -132,9 +147,11 @@ def test_a_wrong_reference_is_the_finding(embedded: Path) -> None:
     assert [(f["point"], f["side"]) for f in found.faults] == [("model.layers.2.mlp", "reference")]
 
 
-def test_a_cause_left_out_is_not_replaced_by_a_wrong_one(embedded: Path, about: dict[str, Any], reference: Recorded) -> None:
+def test_a_cause_left_out_is_not_replaced_by_a_wrong_one(
+    embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+) -> None:
     engine = planted(embedded, about, "gelu for silu", "mlp", 6)
-    found = lockstep.bisect(embedded, engine, reference=reference, without=["gelu for silu"])
+    found = lockstep.bisect(embedded, engine, reference=reference, inputs=few, without=["gelu for silu"])
     assert [f["point"] for f in found.faults] == ["model.layers.6.mlp"]
     assert found.faults[0]["cause"] is None
 
@@ -151,10 +168,10 @@ def test_cost_is_within_its_bar(embedded: Path) -> None:
 # Traces
 
 
-def test_a_trace_file_is_judged_by_itself(embedded: Path, about: dict[str, Any], tmp_path: Path) -> None:
+def test_a_trace_file_is_judged_by_itself(embedded: Path, few: list[dict[str, Any]], tmp_path: Path) -> None:
     file = tmp_path / "a b.trace"
     kind = next(k for k in faults.kinds() if k.name == "gelu for silu")
-    lockstep.trace(file, embedded, patch=lambda model: kind.apply(model, 3) and None)
+    lockstep.trace(file, embedded, inputs=few, patch=lambda model: kind.apply(model, 3) and None)
     found = lockstep.bisect(embedded, str(file))
     assert found.exit_code == 1
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [("model.layers.3.mlp", "gelu for silu")]
@@ -393,3 +410,43 @@ def test_a_fault_is_never_rounding(embedded: Path) -> None:
     assert report.exit_code == 1 and report.first is not None
     assert report.first["point"] == "model.layers.5.input_layernorm.output"
     assert report.first["verdict"] == "deviates"
+
+
+# Decoding
+
+
+def test_decoding_is_rounding_step_by_step(embedded: Path) -> None:
+    found = lockstep.bisect(embedded, "mirror", steps=4)
+    assert (found.exit_code, found.data["steps"]["first"]) == (0, None)
+    assert all(0 <= found.data["steps"]["rel_l2"][name] < 1e-4 for name in ("steps", "parts"))
+
+
+def test_a_stale_state_is_named_at_its_first_step(embedded: Path, about: dict[str, Any]) -> None:
+    kind = next(k for k in faults.kinds() if k.name == "recurrent state not handed over")
+    engine = HfEngine(embedded, about, "float32", "sdpa", patch=lambda model: kind.apply(model, 4) and None, stress=False)
+    found = lockstep.bisect(embedded, engine, steps=3)
+    assert found.exit_code == 1
+    first = found.data["steps"]["first"]
+    assert (first["input"], first["point"]) == ("step1", "model.layers.4.linear_attn")
+
+
+# Stress inputs
+
+
+def test_stress_shows_what_normal_activations_hide(
+    embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+) -> None:
+    """The l2norm's epsilon outside of the root is hidden in ordinary q and k, and plain in small ones."""
+    chosen = inputs.from_ids(",".join(str(i) for i in range(3, 103)))[0]
+    plain = [{"name": "a", "ids": chosen.ids.tolist()}]
+    engine = planted(embedded, about, "l2norm epsilon", "linear_attn", 5, stress=True)
+    found = lockstep.bisect(embedded, engine, inputs=plain)
+    assert [f["point"] for f in found.faults] == ["model.layers.5.linear_attn"]
+    assert found.faults[0]["cause"]["hypothesis"] == "l2norm epsilon"
+    assert found.data["cost"]["stress"]["candidate_calls"] > 0
+
+
+def test_stress_of_a_right_candidate_is_rounding(candidates: Path, embedded: Path) -> None:
+    found = lockstep.bisect(embedded, f"{candidates}:load", ids="1,2,3,4,5,6,7,8,9,10,11,12")
+    assert (found.exit_code, found.faults) == (0, [])
+    assert found.data["cost"]["stress"]["truth"] > 0

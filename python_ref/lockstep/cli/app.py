@@ -124,6 +124,9 @@ def bisect(
     inputs: Annotated[
         Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")
     ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Decode so many single tokens over the cache; in one shot and in two parts too.")
+    ] = None,
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Every hypothesis on every sublayer, with the power table.")
     ] = False,
@@ -159,7 +162,7 @@ def bisect(
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
     with progress(quiet) as say:
         found = bisection.bisect(
-            folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough,
+            folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough, steps=steps,
             timeout=timeout, names=name_map, threads=threads, progress=say,
         )  # fmt: skip
     if json_file:

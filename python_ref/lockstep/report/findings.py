@@ -69,6 +69,14 @@ def show(data: dict[str, Any], console: Console) -> None:
             _number(entry["floor"]), _number(ratio, ".3g"), style="red" if entry["point"] in faulty else None,
         )  # fmt: skip
     line(table, highlight=False)
+    if data["steps"]:
+        first, apart = data["steps"]["first"], data["steps"]["rel_l2"]
+        line(Text(f"decoding {data['steps']['count']} tokens: " + (
+            f"first not rounding: {first['input']}, {first['point']}{', ' + first['value'] if first['value'] else ''}"
+            if first else "nothing but rounding in any step, layer and state")))  # fmt: skip
+        line(
+            Text(f"  from one shot, relative L2 at the logits: steps {_number(apart['steps'])}, parts {_number(apart['parts'])}")
+        )
     causes: dict[str, int] = {}
     for fault in data["faults"]:
         line(Text(fault_text(fault), style="red"))
