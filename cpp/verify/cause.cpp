@@ -39,211 +39,210 @@ class Finder {
     const auto any = [&](auto&& says) { return std::any_of(side.judged.begin(), side.judged.end(), says); };
     const bool inside = any([](const Judged& j) { return j.inner && j.verdict > Verdict::rounding; });
     const bool outside = any([](const Judged& j) { return !j.inner && j.verdict > Verdict::rounding; });
-    inner_ = any([](const Judged& j) { return j.inner && !is_state(j.point); }) && (inside || !outside) &&
-             s.kind != Kind::rotary;
-  }) && (inside || !outside);
-  for (const auto& j : side.judged) {
-    const auto* e = evaluation(j.forward);
-    // Where inner values are there, each is judged by itself; what follows from the inputs alone is theirs again.
-    if (!e || j.inner != inner_ || j.verdict > Verdict::deviates) continue;
-    const auto& truths = j.inner ? e->forced_truth : e->truth;
-    const auto t = rows_of(j.point, truths.at.at(j.point), *e->forward, e->layout.variant);
-    const auto recorded = inner_as(trace_.tensor(j.forward, j.point), truths.at.at(j.point));
-    const auto c = rows_of(j.point, recorded, *e->forward, e->layout.variant);
-    const auto keep = t.attended & (t.values.square().sum(1) > 0);
-    if (!keep.any().item<bool>()) continue;
-    const auto& runs = j.inner ? e->forced_run : e->run;
-    const auto r = rows_of(j.point, runs.at.at(j.point), *e->forward, e->layout.variant);
-    pool_.push_back(
-        {e, j.point, j.inner, c.values.index({keep}), t.values.index({keep}), r.values.index({keep}), keep, j.floor});
+    // Of the tables inv_freq alone would be one row an input: there the tables' own rows tell more.
+    const bool inner = any([](const Judged& j) { return j.inner && !is_state(j.point); });
+    inner_ = inner && (inside || !outside) && s.kind != Kind::rotary;
+    for (const auto& j : side.judged) {
+      const auto* e = evaluation(j.forward);
+      // Where inner values are there, each is judged by itself; what follows from the inputs alone is theirs again.
+      if (!e || j.inner != inner_ || j.verdict > Verdict::deviates) continue;
+      const auto& truths = j.inner ? e->forced_truth : e->truth;
+      const auto t = rows_of(j.point, truths.at.at(j.point), *e->forward, e->layout.variant);
+      const auto recorded = inner_as(trace_.tensor(j.forward, j.point), truths.at.at(j.point));
+      const auto c = rows_of(j.point, recorded, *e->forward, e->layout.variant);
+      const auto keep = t.attended & (t.values.square().sum(1) > 0);
+      if (!keep.any().item<bool>()) continue;
+      const auto& runs = j.inner ? e->forced_run : e->run;
+      const auto r = rows_of(j.point, runs.at.at(j.point), *e->forward, e->layout.variant);
+      pool_.push_back(
+          {e, j.point, j.inner, c.values.index({keep}), t.values.index({keep}), r.values.index({keep}), keep, j.floor});
+    }
+    for (const auto& p : pool_) floor_ = std::max(floor_, p.floor);
   }
-  for (const auto& p : pool_) floor_ = std::max(floor_, p.floor);
-}
 
-  bool empty() const {
-  return pool_.empty();
-}
+  bool empty() const { return pool_.empty(); }
 
-Tried attempt(const Hypothesis& h) {
-  Tried t;
-  t.hypothesis = &h, t.label = h.name, t.fault_class = h.fault_class, t.parameter = h.parameter;
-  if (h.first_try) {
-    fit(h, t);
-  } else {
-    const bool rounding = project(h, std::nullopt, t.projection);
-    settle(t, rounding);
+  Tried attempt(const Hypothesis& h) {
+    Tried t;
+    t.hypothesis = &h, t.label = h.name, t.fault_class = h.fault_class, t.parameter = h.parameter;
+    if (h.first_try) {
+      fit(h, t);
+    } else {
+      const bool rounding = project(h, std::nullopt, t.projection);
+      settle(t, rounding);
+    }
+    return t;
   }
-  return t;
-}
 
-/// The strongest single weight of the sublayer's linear maps.
-std::optional<Tried> single_weight();
+  /// The strongest single weight of the sublayer's linear maps.
+  std::optional<Tried> single_weight();
 
-private:
-const Evaluation* evaluation(const std::string& forward) const {
-  for (const auto& e : side_.evaluations) {
-    if (e->forward->name == forward) return e.get();
+ private:
+  const Evaluation* evaluation(const std::string& forward) const {
+    for (const auto& e : side_.evaluations) {
+      if (e->forward->name == forward) return e.get();
+    }
+    return nullptr;
   }
-  return nullptr;
-}
 
-void read(Tried& t) const {
-  t.alpha = t.projection.alpha(), t.alpha_error = t.projection.alpha_error(), t.left = t.projection.left();
-}
-
-void settle(Tried& t, bool rounding) const {
-  read(t);
-  if (t.projection.same()) {
-    t.standing = Standing::same_function;
-  } else if (t.projection.effective_rows() < kLeastRows || !(8 * t.alpha_error < 1)) {
-    t.standing = Standing::not_discriminated;
-  } else {
-    const bool near = std::abs(t.alpha - 1) <= std::max(0.1, 2 * t.alpha_error);
-    t.standing =
-        near && rounding && std::abs(t.projection.control()) < kControl ? Standing::proved : Standing::ruled_out;
+  void read(Tried& t) const {
+    t.alpha = t.projection.alpha(), t.alpha_error = t.projection.alpha_error(), t.left = t.projection.left();
   }
-}
 
-/// One evaluation under a change: by the truth's arithmetic, or as a run in the sides' dtype would compute it.
-/// `left` holds the states that earlier forwards leave under the change: what follows them begins there, unless the
-/// candidate shows states of its own.
-Values under(const Change& change, bool table, const Evaluation& e, bool exact,
-             std::map<std::string, LayerCache>& left) {
-  auto& evaluator = exact ? check_.truth() : check_.run();
-  const Changed arithmetic(change, "", exact ? at::kDouble : at::kFloat, exact ? Order::plain : Order::hf);
-  auto given = e.given;
-  if (change.given) change.given(given);
-  auto context = exact ? check_.truth_context(e.trace, e.forward->name) : check_.run_context(e.trace, e.forward->name);
-  if (table) {
-    context = evaluator.context(*e.forward, given.past_tokens, given.cached, e.layout, arithmetic);
-  }
-  auto values = inner_ ? Values(*e.trace, e.forward->name) : Values();
-  auto run = [&] {
-    evaluator.run(s_, *e.forward, given, context, e.layout, arithmetic, values, &left[e.forward->name]);
-  };
-  if (change.weights) {
-    evaluator.edited(change.weights, run);
-  } else {
-    run();
-  }
-  ++check_.cost().hypotheses;
-  return values;
-}
-
-bool shows_states(const std::string& forward) const {
-  return trace_.promised(forward, s_.path + (s_.kind == Kind::self_attn ? "@key_cache" : "@recurrent_state"));
-}
-
-at::Tensor rows_under(const Values& values, const Pooled& p) const {
-  const auto it = values.at.find(p.point);
-  if (it == values.at.end()) return {};
-  const auto rows = rows_of(p.point, it->second, *p.e->forward, p.e->layout.variant).values;
-  if (rows.size(0) != p.keep.size(0) || rows.size(1) != p.truth.size(1)) return {};
-  return rows.index({p.keep});
-}
-
-/// Fills the projection; true if the candidate is within the bound of t_h everywhere.
-bool project(const Hypothesis& h, std::optional<double> value, Projection& out) {
-  auto change = h.change();
-  if (value) change.value = value;
-  const bool table = s_.kind == Kind::self_attn && h.applies(Kind::rotary);
-  const double bound = bound_of(check_.dtype());
-  bool rounding = true;
-  std::map<std::string, LayerCache> left, run_left;
-  std::vector<std::pair<const Pooled*, at::Tensor>> off;  // where the candidate is not within the bound of t_h
-  for (const auto& e : side_.evaluations) {
-    if (table && e->given.cos.defined() && e->given.sin.defined()) continue;  // it brought its own tables
-    const auto values = under(change, table, *e, /*exact=*/true, left);
-    for (const auto& p : pool_) {
-      if (p.e != e.get()) continue;
-      const auto kept = rows_under(values, p);
-      if (!kept.defined()) continue;
-      out.add(p.candidate, p.truth, kept, p.run);
-      const bool within = (row_errors(p.candidate, kept) <= bound * p.floor).all().item<bool>();
-      if (!within) off.emplace_back(&p, kept);
+  void settle(Tried& t, bool rounding) const {
+    read(t);
+    if (t.projection.same()) {
+      t.standing = Standing::same_function;
+    } else if (t.projection.effective_rows() < kLeastRows || !(8 * t.alpha_error < 1)) {
+      t.standing = Standing::not_discriminated;
+    } else {
+      const bool near = std::abs(t.alpha - 1) <= std::max(0.1, 2 * t.alpha_error);
+      t.standing =
+          near && rounding && std::abs(t.projection.control()) < kControl ? Standing::proved : Standing::ruled_out;
     }
   }
-  if (off.empty()) return true;
-  if (!(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
-  // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
-  // other side of a tie. The floor against t_h is that of a run under the same hypothesis.
-  std::map<const Evaluation*, Values> runs;
-  for (const auto& e : side_.evaluations) runs[e.get()] = under(change, table, *e, /*exact=*/false, run_left);
-  for (const auto& [p, kept] : off) {
-    const auto run = rows_under(runs.at(p->e), *p);
-    if (!run.defined()) return false;
-    const double floor = std::max(p->floor, row_errors(run, kept).max().item<double>());
-    rounding = rounding && (row_errors(p->candidate, kept) <= bound * floor).all().item<bool>();
-  }
-  return rounding;
-}
 
-/// The config's value of the hypothesis' number, by asking one evaluation for it; NaN if it is used nowhere here.
-double config_of(const Hypothesis& h) {
-  Changed arithmetic(h.change(), "", at::kDouble, Order::plain);
-  const auto& e = *side_.evaluations.front();
-  const auto context = check_.truth().context(*e.forward, e.given.past_tokens, e.given.cached, e.layout, arithmetic);
-  if (s_.kind != Kind::rotary) {
-    Values values;
-    check_.truth().run(s_, *e.forward, e.given, context, e.layout, arithmetic, values);
+  /// One evaluation under a change: by the truth's arithmetic, or as a run in the sides' dtype would compute it.
+  /// `left` holds the states that earlier forwards leave under the change: what follows them begins there, unless the
+  /// candidate shows states of its own.
+  Values under(const Change& change, bool table, const Evaluation& e, bool exact,
+               std::map<std::string, LayerCache>& left) {
+    auto& evaluator = exact ? check_.truth() : check_.run();
+    const Changed arithmetic(change, "", exact ? at::kDouble : at::kFloat, exact ? Order::plain : Order::hf);
+    auto given = e.given;
+    if (change.given) change.given(given);
+    auto context =
+        exact ? check_.truth_context(e.trace, e.forward->name) : check_.run_context(e.trace, e.forward->name);
+    if (table) {
+      context = evaluator.context(*e.forward, given.past_tokens, given.cached, e.layout, arithmetic);
+    }
+    auto values = inner_ ? Values(*e.trace, e.forward->name) : Values();
+    auto run = [&] {
+      evaluator.run(s_, *e.forward, given, context, e.layout, arithmetic, values, &left[e.forward->name]);
+    };
+    if (change.weights) {
+      evaluator.edited(change.weights, run);
+    } else {
+      run();
+    }
+    ++check_.cost().hypotheses;
+    return values;
   }
-  return arithmetic.config().value_or(std::nan(""));
-}
 
-/// A hypothesis with a number: go to the estimate until alpha is within 0.1 of 1.
-void fit(const Hypothesis& h, Tried& t) {
-  const double config = config_of(h);
-  if (std::isnan(config)) return;  // no such number here
-  t.config = config;
-  double value = h.first_try(config);
-  if (value == config) return;  // the hypothesis is what the config says
-  bool rounding = false;
-  double before = config;
-  Projection last;
-  for (int i = 0; i <= (h.fixed ? 0 : kFits); ++i) {
-    t.projection = Projection();
-    rounding = project(h, value, t.projection);
-    read(t);
-    t.estimate = config + t.alpha * (value - config);
-    t.estimate_error = t.alpha_error * std::abs(value - config);
-    if (h.fixed || i == kFits || t.projection.same() || !std::isfinite(t.estimate)) break;
-    if (std::abs(t.alpha - 1) < 0.1 && rounding) break;
-    if (std::abs(t.estimate - config) < kNear * t.estimate_error) break;  // it is the config's: no use going there
-    const double next = std::max(0.0, value + t.projection.further(last) * (value - before));
-    if (next == value) break;
-    before = value, value = next;
-    last = std::move(t.projection);
+  bool shows_states(const std::string& forward) const {
+    return trace_.promised(forward, s_.path + (s_.kind == Kind::self_attn ? "@key_cache" : "@recurrent_state"));
   }
-  t.has_estimate = true;
-  if (h.fixed) {
-    settle(t, rounding);
-    return;
-  }
-  if (t.projection.same()) return;
-  const double away = std::abs(t.estimate - config);
-  const bool seen = t.projection.effect() * std::min(1.0, std::abs(t.alpha)) >= kPartOfFloor * floor_;
-  const bool at_estimate = std::abs(t.alpha - 1) < 0.1;
-  if (t.projection.effective_rows() < kLeastRows || !std::isfinite(t.alpha_error)) {
-    t.standing = Standing::not_discriminated;
-  } else if (away > kErrors * t.estimate_error && seen && at_estimate && rounding &&
-             std::abs(t.projection.control()) < kControl) {
-    t.standing = Standing::proved;
-  } else if (away <= kNear * t.estimate_error) {
-    // The config's value is possible; how far another could be says whether this input could have told.
-    const double reach = kErrors * t.estimate_error / std::max(config, 1e-300);
-    t.standing = reach < 1 ? Standing::ruled_out : Standing::not_discriminated;
-  } else {
-    t.standing = at_estimate && !seen ? Standing::not_discriminated : Standing::ruled_out;
-  }
-}
 
-LocalCheck& check_;
-const Sublayer& s_;
-const SideResult& side_;
-const Trace& trace_;
-std::vector<Pooled> pool_;
-bool inner_ = false;  // inner values are there, and each is judged by itself
-double floor_ = 0;
+  at::Tensor rows_under(const Values& values, const Pooled& p) const {
+    const auto it = values.at.find(p.point);
+    if (it == values.at.end()) return {};
+    const auto rows = rows_of(p.point, it->second, *p.e->forward, p.e->layout.variant).values;
+    if (rows.size(0) != p.keep.size(0) || rows.size(1) != p.truth.size(1)) return {};
+    return rows.index({p.keep});
+  }
+
+  /// Fills the projection; true if the candidate is within the bound of t_h everywhere.
+  bool project(const Hypothesis& h, std::optional<double> value, Projection& out) {
+    auto change = h.change();
+    if (value) change.value = value;
+    const bool table = s_.kind == Kind::self_attn && h.applies(Kind::rotary);
+    const double bound = bound_of(check_.dtype());
+    bool rounding = true;
+    std::map<std::string, LayerCache> left, run_left;
+    std::vector<std::pair<const Pooled*, at::Tensor>> off;  // where the candidate is not within the bound of t_h
+    for (const auto& e : side_.evaluations) {
+      if (table && e->given.cos.defined() && e->given.sin.defined()) continue;  // it brought its own tables
+      const auto values = under(change, table, *e, /*exact=*/true, left);
+      for (const auto& p : pool_) {
+        if (p.e != e.get()) continue;
+        const auto kept = rows_under(values, p);
+        if (!kept.defined()) continue;
+        out.add(p.candidate, p.truth, kept, p.run);
+        const bool within = (row_errors(p.candidate, kept) <= bound * p.floor).all().item<bool>();
+        if (!within) off.emplace_back(&p, kept);
+      }
+    }
+    if (off.empty()) return true;
+    if (!(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
+    // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
+    // other side of a tie. The floor against t_h is that of a run under the same hypothesis.
+    std::map<const Evaluation*, Values> runs;
+    for (const auto& e : side_.evaluations) runs[e.get()] = under(change, table, *e, /*exact=*/false, run_left);
+    for (const auto& [p, kept] : off) {
+      const auto run = rows_under(runs.at(p->e), *p);
+      if (!run.defined()) return false;
+      const double floor = std::max(p->floor, row_errors(run, kept).max().item<double>());
+      rounding = rounding && (row_errors(p->candidate, kept) <= bound * floor).all().item<bool>();
+    }
+    return rounding;
+  }
+
+  /// The config's value of the hypothesis' number, by asking one evaluation for it; NaN if it is used nowhere here.
+  double config_of(const Hypothesis& h) {
+    Changed arithmetic(h.change(), "", at::kDouble, Order::plain);
+    const auto& e = *side_.evaluations.front();
+    const auto context = check_.truth().context(*e.forward, e.given.past_tokens, e.given.cached, e.layout, arithmetic);
+    if (s_.kind != Kind::rotary) {
+      Values values;
+      check_.truth().run(s_, *e.forward, e.given, context, e.layout, arithmetic, values);
+    }
+    return arithmetic.config().value_or(std::nan(""));
+  }
+
+  /// A hypothesis with a number: go to the estimate until alpha is within 0.1 of 1.
+  void fit(const Hypothesis& h, Tried& t) {
+    const double config = config_of(h);
+    if (std::isnan(config)) return;  // no such number here
+    t.config = config;
+    double value = h.first_try(config);
+    if (value == config) return;  // the hypothesis is what the config says
+    bool rounding = false;
+    double before = config;
+    Projection last;
+    for (int i = 0; i <= (h.fixed ? 0 : kFits); ++i) {
+      t.projection = Projection();
+      rounding = project(h, value, t.projection);
+      read(t);
+      t.estimate = config + t.alpha * (value - config);
+      t.estimate_error = t.alpha_error * std::abs(value - config);
+      if (h.fixed || i == kFits || t.projection.same() || !std::isfinite(t.estimate)) break;
+      if (std::abs(t.alpha - 1) < 0.1 && rounding) break;
+      if (std::abs(t.estimate - config) < kNear * t.estimate_error) break;  // it is the config's: no use going there
+      const double next = std::max(0.0, value + t.projection.further(last) * (value - before));
+      if (next == value) break;
+      before = value, value = next;
+      last = std::move(t.projection);
+    }
+    t.has_estimate = true;
+    if (h.fixed) {
+      settle(t, rounding);
+      return;
+    }
+    if (t.projection.same()) return;
+    const double away = std::abs(t.estimate - config);
+    const bool seen = t.projection.effect() * std::min(1.0, std::abs(t.alpha)) >= kPartOfFloor * floor_;
+    const bool at_estimate = std::abs(t.alpha - 1) < 0.1;
+    if (t.projection.effective_rows() < kLeastRows || !std::isfinite(t.alpha_error)) {
+      t.standing = Standing::not_discriminated;
+    } else if (away > kErrors * t.estimate_error && seen && at_estimate && rounding &&
+               std::abs(t.projection.control()) < kControl) {
+      t.standing = Standing::proved;
+    } else if (away <= kNear * t.estimate_error) {
+      // The config's value is possible; how far another could be says whether this input could have told.
+      const double reach = kErrors * t.estimate_error / std::max(config, 1e-300);
+      t.standing = reach < 1 ? Standing::ruled_out : Standing::not_discriminated;
+    } else {
+      t.standing = at_estimate && !seen ? Standing::not_discriminated : Standing::ruled_out;
+    }
+  }
+
+  LocalCheck& check_;
+  const Sublayer& s_;
+  const SideResult& side_;
+  const Trace& trace_;
+  std::vector<Pooled> pool_;
+  bool inner_ = false;  // inner values are there, and each is judged by itself
+  double floor_ = 0;
 };
 
 /// Each output's error regressed on each input of a map, pooled over forwards; z against the median output's error.

@@ -54,7 +54,7 @@ PLANTED = [
     ("key heads tiled", "linear_attn", 4, {"repeat"}, None),
     ("state not decayed", "linear_attn", 1, {"mul"}, None),
     ("chunk hand-over without decay", "linear_attn", 6, {"linalg_solve_triangular"}, None),
-    ("recurrent state not handed over", "linear_attn", 0, {"mul"}, None),
+    ("recurrent state not handed over", "linear_attn", 4, {"mul"}, None),
     ("linear pads not masked", "linear_attn", 2, {"mm"}, None),
     ("attention scale", "self_attn", 7, {"_scaled_dot_product_flash_attention_for_cpu"}, "context"),
     ("flat q/gate split", "self_attn", 3, {"clone", "pow", "mul"}, "q"),
@@ -96,7 +96,7 @@ def test_two_faults_are_both_found(embedded: Path, about: dict[str, Any], refere
         kinds["attention scale"].apply(model, 7)
 
     found = lockstep.bisect(
-        embedded, HfEngine(embedded, about, "float32", "sdpa", patch=patch, stress=False), reference=reference
+        embedded, HfEngine(embedded, about, "float32", "sdpa", patch=patch, stress=False), reference=reference, inputs=few
     )
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [
         ("model.layers.1.mlp", "gelu for silu"),
