@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lockstep
+from conftest import make_twin
 from lockstep import faults, inputs
 from lockstep.engines import Recorded
 from lockstep.engines.hf import HfEngine
@@ -450,3 +451,21 @@ def test_stress_of_a_right_candidate_is_rounding(candidates: Path, embedded: Pat
     found = lockstep.bisect(embedded, f"{candidates}:load", ids="1,2,3,4,5,6,7,8,9,10,11,12")
     assert (found.exit_code, found.faults) == (0, [])
     assert found.data["cost"]["stress"]["truth"] > 0
+
+
+@pytest.mark.parametrize("layers", [8, 24])
+def test_cost_per_sublayer_does_not_grow_with_depth(layers: int, tmp_path: Path) -> None:
+    folder = make_twin(tmp_path / "twin", "qwen3_5", num_hidden_layers=layers)
+    kind = next(k for k in faults.kinds() if k.name == "gelu for silu")
+    about = _core.Mirror.open(str(folder)).describe()
+    engine = HfEngine(folder, about, "float32", "sdpa", patch=lambda model: kind.apply(model, 3) and None, stress=False)
+    found = lockstep.bisect(folder, engine, ids="1,2,3,4,5,6,7,8,9")
+    cost = found.data["cost"]
+    assert [f["point"] for f in found.faults] == ["model.layers.3.mlp"]
+    assert cost["sublayers"] == 5 * layers + 4
+    assert cost["truth"] + cost["shared"] == 2 * cost["sublayers"]  # one per sublayer and side, equal bits shared
+    assert cost["floor"] == cost["truth"]
+    assert (cost["values"], cost["operations"], cost["reference_forwards"], cost["candidate_forwards"]) == (2, 1, 1, 1)
+    assert cost["index_order"] == 1
+    assert 10 <= cost["hypotheses"] <= 40
+    assert cost["len130"] == cost["sublayers"] + 1
