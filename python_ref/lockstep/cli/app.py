@@ -196,7 +196,7 @@ def trace(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> int:
-    """Records a model's capture points into a trace file (safetensors with a manifest; see docs in README).
+    """Records a model's capture points into a trace file (safetensors with a manifest: python_ref/TRACES.md).
 
     \b
     lockstep trace DIR -o hf.trace --points all
