@@ -110,6 +110,8 @@ class Finder {
     auto& evaluator = exact ? check_.truth() : check_.run();
     const Changed arithmetic(change, "", exact ? at::kDouble : at::kFloat, exact ? Order::plain : Order::hf);
     auto given = e.given;
+    const auto& past = e.forward->past;
+    if (const auto it = left.find(past); it != left.end() && !shows_states(past)) given.past = it->second;
     if (change.given) change.given(given);
     auto context =
         exact ? check_.truth_context(e.trace, e.forward->name) : check_.run_context(e.trace, e.forward->name);

@@ -58,12 +58,12 @@ PLANTED = [
     ("recurrent state not handed over", "linear_attn", 4, {"mul"}, None),
     ("linear pads not masked", "linear_attn", 2, {"mm"}, None),
     ("attention scale", "self_attn", 7, {"_scaled_dot_product_flash_attention_for_cpu"}, "context"),
-    ("flat q/gate split", "self_attn", 3, {"clone", "pow", "mul"}, "q"),
+    ("flat q/gate split", "self_attn", 3, {"pow"}, "q"),
     ("output gate left out", "self_attn", 3, {"mm"}, "o_proj.input"),
     ("gelu for silu", "mlp", 6, {"gelu"}, None),
     ("one weight", "mlp", 6, {"mm"}, "down_proj.output"),
     ("stream halved", "layer", 4, {"div"}, None),
-    ("inv_freq through bfloat16", "rotary_emb", -1, set(), "inv_freq"),
+    ("inv_freq through bfloat16", "rotary_emb", -1, {"bmm"}, "inv_freq"),
 ]
 
 
@@ -85,8 +85,7 @@ def test_a_planted_fault_is_named(
         assert fault["cause"] is not None and kind in [fault["cause"]["hypothesis"], *fault["cause"]["also"]]
     if value:
         assert fault["value"] == value
-    if operations and fault["operation"]["name"] != "copy_":
-        assert fault["operation"]["name"] in operations | {"_to_copy"}
+    assert fault["operation"]["name"] in operations
 
 
 def test_two_faults_are_both_found(embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]) -> None:
@@ -176,6 +175,24 @@ def test_a_trace_file_is_judged_by_itself(embedded: Path, few: list[dict[str, An
     found = lockstep.bisect(embedded, str(file))
     assert found.exit_code == 1
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [("model.layers.3.mlp", "gelu for silu")]
+
+
+def test_a_trace_without_tables_and_states_tells_the_cause_too(embedded: Path, few: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Another engine shows neither: a wrong theta is then a fault of attention, and cached keys are wrong by it as well."""
+    kind = next(k for k in faults.kinds() if k.name == "rope theta 500000")
+    lockstep.trace(tmp_path / "all.trace", embedded, inputs=few, patch=lambda model: kind.apply(model, -1) and None)
+
+    def strip(tensors: dict, manifest: dict) -> None:
+        hidden = ("@key_cache", "@value_cache", "@conv_state", "@recurrent_state")
+        for name in [n for n in tensors if "rotary_emb" in n or n.endswith(hidden)]:
+            del tensors[name]
+        manifest["points"] = [p for p in manifest["points"] if "rotary_emb" not in p and not p.endswith(hidden)]
+
+    found = lockstep.bisect(embedded, str(changed(tmp_path / "all.trace", tmp_path / "few.trace", strip)))
+    assert [(f["point"], f["cause"] and f["cause"]["hypothesis"]) for f in found.faults] == [
+        ("model.layers.3.self_attn", "rope theta 500000"),
+        ("model.layers.7.self_attn", "rope theta 500000"),
+    ]
 
 
 def test_compare_of_a_trace_with_itself_is_identical(embedded: Path, tmp_path: Path) -> None:
@@ -283,6 +300,9 @@ def load(folder, dtype):
 def raises(folder, dtype):
     raise ValueError("no such weights")
 
+def leaves(folder, dtype):
+    raise SystemExit(0)
+
 def hangs(folder, dtype):
     time.sleep(60)
 
@@ -340,6 +360,7 @@ def candidates(tmp_path: Path) -> Path:
     ("factory", "message"),
     [
         ("raises", "my engines.py:raises raised ValueError: no such weights"),
+        ("leaves", "my engines.py:leaves raised SystemExit: 0"),
         ("hangs", "my engines.py:hangs did not finish within --timeout 2 seconds"),
         ("no_module", "my engines.py:no_module returned int; expected a torch.nn.Module"),
         ("other_vocabulary", "returned logits [1, 3, 7]; expected [1, 3, 1024] (vocab_size 1024)"),
@@ -400,7 +421,7 @@ def test_verify_names_rounding_and_accepts_it_when_told(embedded: Path) -> None:
     assert (strict.exit_code, strict.verdict) == (1, "rounding")
     assert strict.first is not None and strict.first["point"] == "model.layers.4.mlp.output"
     assert 0 < strict.first["ratio"] <= 2 and strict.first["floor"] > 0
-    assert all((p["ratio"] is None) == (p["verdict"] == "identical") for p in strict.points if not p["point"].endswith(".input"))
+    assert all((p["ratio"] is None) == (p["verdict"] == "identical") for p in strict.points)
     accepted = lockstep.verify(embedded, patch=halves, atol=0.0, accept="rounding")
     assert (accepted.exit_code, accepted.verdict) == (0, "rounding")
 
@@ -465,7 +486,7 @@ def test_cost_per_sublayer_does_not_grow_with_depth(layers: int, tmp_path: Path)
     assert cost["sublayers"] == 5 * layers + 4
     assert cost["truth"] + cost["shared"] == 2 * cost["sublayers"]  # one per sublayer and side, equal bits shared
     assert cost["floor"] == cost["truth"]
-    assert (cost["values"], cost["operations"], cost["reference_forwards"], cost["candidate_forwards"]) == (2, 1, 1, 1)
+    assert (cost["values"], cost["operations"], cost["reference_forwards"], cost["candidate_forwards"]) == (2, 1, 1, 2)
     assert cost["index_order"] == 1
     assert 10 <= cost["hypotheses"] <= 40
     assert cost["len130"] == cost["sublayers"] + 1
