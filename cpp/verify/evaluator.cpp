@@ -137,6 +137,7 @@ Trace Evaluator::whole(const TraceForward& forward, const std::string& dtype, co
   Run run(Variant::named(variant), attn == "eager" ? Attn::eager : Attn::sdpa, Level::all, &copies, &cache);
   mirror_->model().forward(run, {forward.ids, forward.positions, forward.mask});
   for (const auto* p : mirror_->parameters()) mirror_->share(p->name, at::Tensor());
+  // It has a cache because something continues it: its states are points too.
   Trace trace(dtype, attn, variant, {forward, {"continued", forward.ids, {}, {}, forward.name}});
   for (const auto& [point, value] : copies.list) trace.add(forward.name, point, value);
   return trace;

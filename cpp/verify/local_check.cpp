@@ -106,7 +106,6 @@ void LocalCheck::add_side(const std::string& name, std::shared_ptr<const Trace> 
 
 void LocalCheck::add_frames(Side& side) {
   for (const auto& f : side.trace->forwards()) {
-    if (&side == &floor_side_ && f.name == "continued") continue;
     const auto past = side.trace->past(f.name);
     const bool cached = side.trace->cached(f.name);
     try {

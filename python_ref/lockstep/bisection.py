@@ -18,9 +18,10 @@ from .engines import live
 from .engines.hf import HfEngine
 from .inputs import Forward
 from .native import InputError, _core
+from .options import Progress, check_inputs, check_options, thread_count
 from .traces import forwards_of, same_inputs
 from .verdicts import worst
-from .verification import FORMAT_VERSION, Progress, check_options
+from .verification import FORMAT_VERSION
 
 Patch = Callable[[Any], Any]
 
@@ -81,17 +82,14 @@ def bisect(
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
-    if sum(x is not None for x in (prompt, ids, inputs)) > 1:
-        raise InputError("expected at most one of --prompt, --ids and --inputs")
+    check_inputs(prompt, ids, inputs)
     if steps is not None and not (isinstance(steps, int) and 1 <= steps <= 10_000):
         raise InputError(f"--steps {steps}: expected 1 to 10000")
     known = {h["name"] for h in _core.hypotheses()} | {"one weight"}
     for name in without:
         if name not in known:
             raise InputError(f"without {name!r}: no such hypothesis")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-    try:
+    with thread_count(threads):
         folder = hub.resolve(model, revision)
         source = _core.Mirror.open(str(folder))
         about = source.describe()
@@ -107,8 +105,6 @@ def bisect(
         run.stress(list(without))
         run.operations()
         return run.findings()
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Bisection:
@@ -176,7 +172,7 @@ class _Bisection:
         """A live candidate's parameters against the file, before any forward of it is judged."""
         self.differing: list[dict[str, Any]] = []
         model = self.recorded.model
-        if model is None or getattr(self.engine, "foreign_weights", False):
+        if model is None:
             return
         known = set(self.source.parameters())
         leg = _core.Provenance(self.source, _core.Mirror.open(str(self.folder)), self.engine.dtype)
@@ -250,6 +246,8 @@ class _Bisection:
             without=set(without),
             progress=self.say,
         )
+        if self.is_file:
+            self.recorded.trace.check_unchanged()
         self.seconds["judge"] = time.perf_counter() - started
         if not any(d["injected"] is not None for d in self.result["drift"]) and not self.result["faults"]:
             raise InputError(
@@ -297,7 +295,8 @@ class _Bisection:
                 "cost": {
                     **result["cost"],
                     "reference_forwards": forwards,
-                    "candidate_forwards": int(not self.is_file),
+                    # Operations need a second one, which shows what each suspect is called with.
+                    "candidate_forwards": int(not self.is_file) + int(self.operations_ran > 0),
                     "operations": self.operations_ran,
                     "stress": self.stress_cost,
                 },

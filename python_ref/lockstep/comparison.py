@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 from .native import _core
+from .options import check_options
 from .traces import forwards_of, same_inputs
 from .verdicts import passes, worst
-from .verification import FORMAT_VERSION, check_options
+from .verification import FORMAT_VERSION
 
 HEAD = "lm_head.output"
 TOPK_IDS, TOPK_LOGPROBS = "lm_head@topk_ids", "lm_head@topk_logprobs"

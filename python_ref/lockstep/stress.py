@@ -28,6 +28,7 @@ from .traces import Recording
 
 SMALL_NORM, SMALL_QK, SMALL_FULL, SMALL_VALUE, DECAY = 1e-3, 0.02, 1e-3, 1e-2, 2.0
 Judge = Callable[[Path, _core.Trace], dict[str, Any]]
+Scale = Callable[[str, torch.Tensor, int], torch.Tensor]  # (parameter, value, rows of in_proj_qkv that are q and k)
 
 
 def forwards(vocab: int, mrope: bool, chosen: list[Forward]) -> list[Forward]:
@@ -67,7 +68,7 @@ def small_norm_inputs(model: Any, recorded: Recorded, layers: int) -> _core.Trac
     return recording.trace if called else None
 
 
-def edited_folder(source: Path, mirror: _core.Mirror, target: Path, edit: Callable[[str, torch.Tensor], torch.Tensor]) -> Path:
+def edited_folder(source: Path, mirror: _core.Mirror, target: Path, edit: Scale, qk_rows: int) -> Path:
     """A one-file copy of the checkpoint with other weights, under its Hugging Face names."""
     target.mkdir()
     for file in source.iterdir():
@@ -81,39 +82,21 @@ def edited_folder(source: Path, mirror: _core.Mirror, target: Path, edit: Callab
         if name == "lm_head.weight" and tied:
             continue
         stored = name.replace("model.", prefix, 1) if name.startswith("model.") else name
-        tensors[stored] = edit(name, mirror.file_tensor(name)).contiguous().clone()
+        tensors[stored] = edit(name, mirror.file_tensor(name), qk_rows).contiguous().clone()
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     return target
 
 
-def small_queries_and_keys(config: dict[str, Any]) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    text = config.get("text_config", config)
-    rows = 2 * text.get("linear_num_key_heads", 0) * text.get("linear_key_head_dim", 0)
-
-    def edit(name: str, w: torch.Tensor) -> torch.Tensor:
-        if name.endswith("in_proj_qkv.weight"):
-            w = w.clone()
-            w[:rows] *= SMALL_QK
-        elif name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
-            w = w * SMALL_FULL
-        return w
-
-    return edit
+def small_queries_and_keys(name: str, w: torch.Tensor, qk_rows: int) -> torch.Tensor:
+    if name.endswith("in_proj_qkv.weight"):
+        return torch.cat([w[:qk_rows] * SMALL_QK, w[qk_rows:]])
+    return w * SMALL_FULL if name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")) else w
 
 
-def strong_decay(config: dict[str, Any]) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    text = config.get("text_config", config)
-    rows = 2 * text.get("linear_num_key_heads", 0) * text.get("linear_key_head_dim", 0)
-
-    def edit(name: str, w: torch.Tensor) -> torch.Tensor:
-        if name.endswith("A_log"):
-            return w + DECAY
-        if name.endswith("in_proj_qkv.weight"):
-            w = w.clone()
-            w[rows:] *= SMALL_VALUE
-        return w
-
-    return edit
+def strong_decay(name: str, w: torch.Tensor, qk_rows: int) -> torch.Tensor:
+    if name.endswith("in_proj_qkv.weight"):
+        return torch.cat([w[:qk_rows], w[qk_rows:] * SMALL_VALUE])
+    return w + DECAY if name.endswith("A_log") else w
 
 
 def run(
@@ -148,15 +131,17 @@ def run(
     say("stress: equal tokens, large positions, chunk edges")
     add("inputs", folder, record(recorded.model, forwards(about["vocab"], about["mrope"], chosen)))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = config.get("text_config", config)
+    qk_rows = 2 * text.get("linear_num_key_heads", 0) * text.get("linear_key_head_dim", 0)
     named = {f.name: f for f in given.default_inputs(about["vocab"], about["mrope"])}
     few = [named["len65"], named["step1"], named["step2"]]
-    edits = {"small_qk": small_queries_and_keys(config)}
+    edits: dict[str, Scale] = {"small_qk": small_queries_and_keys}
     if "linear_attention" in about["layer_types"]:
-        edits["strong_decay"] = strong_decay(config)
+        edits["strong_decay"] = strong_decay
     for name, edit in edits.items():
         say(f"stress: {name}")
         with tempfile.TemporaryDirectory(prefix="lockstep-") as scratch:
-            other = edited_folder(folder, mirror, Path(scratch) / name, edit)
+            other = edited_folder(folder, mirror, Path(scratch) / name, edit, qk_rows)
             add(name, other, record(fresh(other), few))
     return found, cost
 

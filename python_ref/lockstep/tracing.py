@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import engines, hub, traces
 from . import inputs as given
 from .engines.hf import HfEngine
 from .native import InputError, _core
-from .verification import Progress, check_options
+from .options import Progress, check_inputs, check_options, thread_count
 
 
 def trace(
@@ -41,12 +39,8 @@ def trace(
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
-    if sum(x is not None for x in (prompt, ids, inputs)) > 1:
-        raise InputError("expected at most one of --prompt, --ids and --inputs")
-    before = torch.get_num_threads()
-    count = threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(count)
-    try:
+    check_inputs(prompt, ids, inputs)
+    with thread_count(threads) as count:
         folder = hub.resolve(model, revision)
         opened = _core.Mirror.open(str(folder))
         about = opened.describe()
@@ -67,8 +61,6 @@ def trace(
             "dtype": recorded.trace.dtype,
             "dropped": recorded.dropped,
         }
-    finally:
-        torch.set_num_threads(before)
 
 
 def _engine(

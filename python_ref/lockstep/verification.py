@@ -15,12 +15,11 @@ from . import hub, preflight, rounding
 from . import inputs as given
 from .capture import Capture
 from .native import InputError, _core
+from .options import Progress, check_inputs, check_options, thread_count
 from .reference import Caches, Reference
 from .verdicts import passes, worst
 
 FORMAT_VERSION = 1
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,8 @@ def verify(
         raise InputError("--accept rounding and --bitwise: expected at most one of them")
     if accept and points == "layer":
         points = "sublayer"
-    if sum(x is not None for x in (prompt, ids, inputs)) > 1:
-        raise InputError("expected at most one of --prompt, --ids and --inputs")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-    try:
+    check_inputs(prompt, ids, inputs)
+    with thread_count(threads):
         run = _Run(dtype, attn, points, atol, rtol, bitwise, accept is not None, say)
         run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
         run.choose_inputs(prompt, ids, inputs)
@@ -111,25 +107,6 @@ def verify(
         run.rounding()
         run.provenance_holds()
         return run.report()
-    finally:
-        torch.set_num_threads(before)
-
-
-def check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, threads: int | None) -> None:
-    for option, value, known in (
-        ("--dtype", dtype, ("float32", "bfloat16", "float16")),
-        ("--attn", attn, ("sdpa", "eager")),
-        ("--points", points, ("layer", "sublayer", "all")),
-    ):
-        if value not in known:
-            raise InputError(f"{option} {value!r}: expected one of {', '.join(known)}")
-    if any(not isinstance(x, (int, float)) for x in (atol, rtol)):
-        raise InputError(f"atol {atol!r}, rtol {rtol!r}: expected numbers")
-    for option, number in (("--atol", atol), ("--rtol", rtol)):
-        if not 0 <= number < float("inf"):
-            raise InputError(f"{option} {number}: expected a number from 0 up")
-    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= 1024):
-        raise InputError(f"--threads {threads}: expected 1 to 1024")
 
 
 class _Run:

@@ -40,7 +40,7 @@ def from_text(
             spec.loader.exec_module(module)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"--candidate {what!r}: {file} raised {_said(error)}") from error
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -61,7 +61,7 @@ def read_map(path: Path | None) -> dict[str, str]:
     return data
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
@@ -81,7 +81,7 @@ class CallableEngine:
                 model = self.factory(str(folder or self.folder), getattr(torch, self.dtype))
             except InputError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise InputError(f"{self.what} raised {_said(error)}") from error
         if not isinstance(model, torch.nn.Module):
             raise InputError(f"{self.what} returned {type(model).__name__}; expected a torch.nn.Module")
