@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "bind/convert.h"
+#include "core/vector_math.h"
 #include "models/mirror.h"
 #include "verify/coverage.h"
 #include "verify/hypotheses.h"
@@ -93,6 +94,7 @@ py::object family(const std::string& folder) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Lockstep's C++ core: strict loading, the mirror, comparison.";
   m.attr("torch_version") = LOCKSTEP_TORCH_VERSION;
+  settle_vector_math();  // whoever loads this has not run a forward yet
 
   auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   py::register_exception<LoadError>(m, "LoadError", error.ptr());

@@ -15,6 +15,14 @@ from typing import Any
 import torch
 
 
+def settle_vector_math() -> None:
+    """One small call each, as cpp/core/vector_math.h explains: for a process that does not load our extension."""
+    for dtype in (torch.float32, torch.float64):
+        x = torch.ones(8, dtype=dtype)
+        for function in (torch.exp, torch.log, torch.log1p, torch.sin, torch.cos, torch.tanh, torch.erf, torch.sqrt):
+            function(x)
+
+
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """No progress bars and no advice from transformers while we use it; errors still come as exceptions."""

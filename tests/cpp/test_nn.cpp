@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/vector_math.h"
 #include "files.h"
 #include "nn/gated_delta_rule.h"
 #include "nn/masks.h"
@@ -12,6 +13,12 @@ namespace {
 
 using testing::expect_contains;
 using testing::message_of;
+
+/// As the Python module does on import.
+struct Settled : ::testing::Environment {
+  void SetUp() override { settle_vector_math(); }
+};
+[[maybe_unused]] const auto* const settled = ::testing::AddGlobalTestEnvironment(new Settled);
 
 struct Here : Module {
   using Module::Module;

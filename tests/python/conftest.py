@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,17 @@ def edited(
         config(stated)
     (folder / "config.json").write_text(json.dumps(stated))
     return folder
+
+
+def some_inputs(model: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Some of the model's default inputs, as a user states them."""
+    from lockstep import inputs
+    from lockstep.native import _core
+
+    about = _core.Mirror.open(str(model)).describe()
+    forwards = [f for f in inputs.default_inputs(about["vocab"], about["mrope"]) if f.name in names]
+    assert len(forwards) == len(tuple(names))
+    return [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
 
 
 def ids_forward(*ids: int, name: str = "ids", **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lockstep
-from conftest import make_twin
+from conftest import make_twin, some_inputs
 from lockstep import faults, inputs
 from lockstep.engines import Recorded
 from lockstep.engines.hf import HfEngine
@@ -27,10 +27,9 @@ FEW = ("len3", "len65", "from5000", "pad2", "split2_148.0", "split2_148.1", "spl
 
 
 @pytest.fixture(scope="module")
-def few(about: dict[str, Any]) -> list[dict[str, Any]]:
+def few(embedded: Path) -> list[dict[str, Any]]:
     """Some of the default inputs, as a user states them: every test on all of them would take minutes."""
-    forwards = [f for f in inputs.default_inputs(about["vocab"], about["mrope"]) if f.name in FEW]
-    return [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
+    return some_inputs(embedded, FEW)
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,7 @@ def main(job_file: str) -> None:
     import transformers
 
     torch.set_num_threads(job["threads"])
+    hf_model.settle_vector_math()
     model, info = hf_model.load(job["folder"], job["hf_class"], job["dtype"], job["attn"], job["tied"])
     missing = [key for key in info.get("missing_keys", []) if not (job["tied"] and key == "lm_head.weight")]
     if missing:
