@@ -16,27 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from checkpoints import ROOT, checkpoint
+from checkpoints import checkpoint
+from releases import RELEASES, installed
 
-RELEASES = {
-    "5.10.4": ["transformers==5.10.4", "huggingface_hub<2", "tokenizers<=0.23.0"],
-    "5.18.0": ["transformers==5.18.0", "tokenizers==0.23.3"],
-    "5.24.0": ["transformers==5.24.0", "tokenizers==0.23.3"],
-}
 DTYPES = {"embedded": ("float32", "bfloat16", "float16"), "smollm2": ("float32", "bfloat16"), "full": ("float32",)}
-
-
-def installed(release: str) -> Path:
-    """A folder to put first on the path, with this release and what it needs. torch is not among its requirements."""
-    folder = ROOT / "build" / "releases" / release
-    if not (folder / ".complete").is_file():
-        print(f"installing transformers {release}", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
-        subprocess.run([*command, *RELEASES[release]], check=True, stdout=sys.stderr)
-        if any(folder.glob("torch-*")):
-            raise SystemExit(f"transformers {release} brought its own torch: refused")
-        (folder / ".complete").touch()
-    return folder
 
 
 def cell(release: str, model: Path | None, dtype: str, attn: str) -> dict:

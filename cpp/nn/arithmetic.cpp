@@ -117,7 +117,9 @@ at::Tensor Arithmetic::l2norm(const Module& at, const at::Tensor& x) const {
   return x * at::rsqrt(square + number(at, "l2_eps", kL2Eps));
 }
 
-at::Tensor Arithmetic::silu(const Module&, const at::Tensor& x) const { return at::silu(x); }
+at::Tensor Arithmetic::silu(const Module&, const at::Tensor& x) const {
+  return order == Order::index ? x * at::sigmoid(x) : at::silu(x);
+}
 
 at::Tensor Arithmetic::gate(const Module&, const at::Tensor& x, const at::Tensor& gate) const {
   return x * at::sigmoid(gate);
