@@ -109,7 +109,9 @@ at::Tensor Arithmetic::rms_normalized(const Module&, const at::Tensor& x, double
 }
 
 at::Tensor Arithmetic::norm_scale(const Module&, const at::Tensor& weight, bool zero_centred) const {
-  return zero_centred ? upcast(weight) + 1.0 : weight;
+  if (!zero_centred) return weight;
+  const auto scale = upcast(weight) + 1.0;
+  return order == Order::index ? upcast(scale.to(weight.scalar_type())) : scale;
 }
 
 at::Tensor Arithmetic::l2norm(const Module& at, const at::Tensor& x) const {

@@ -13,7 +13,7 @@ namespace lockstep {
 
 /// In which order sums are taken. hf: the operations that Hugging Face calls, as they block and vectorise. plain: the
 /// textbook formulas, for float64. index: one term after the other, float32 accumulators, and nothing fused: sigmoid is
-/// rounded before it is multiplied, as simple engines do (MLX's silu of a bfloat16 rounds twice).
+/// rounded before it is multiplied, 1 + w before it is used, as simple engines do (MLX does both in bfloat16).
 enum class Order { hf, plain, index };
 
 /// The base class is Hugging Face's arithmetic. A hypothesis overrides one primitive; `at` says for which module it is

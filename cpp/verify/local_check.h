@@ -82,6 +82,8 @@ class LocalCheck {
   Evaluator& run() { return run_; }
   /// The floor of a point as judge() used it last.
   double floor_of(const Evaluation& e, const std::string& point, bool inner, bool with_index);
+  /// Makes the index-order run of an evaluation, once.
+  void in_index_order(const Sublayer& sublayer, Evaluation& e) { evaluate_index(sublayer, e); }
   Cost& cost() { return cost_; }
 
  private:

@@ -15,7 +15,7 @@ double total(const std::vector<double>& x) { return std::accumulate(x.begin(), x
 }  // namespace
 
 void Projection::add(const at::Tensor& candidate, const at::Tensor& truth, const at::Tensor& hypothesis,
-                     const at::Tensor& run) {
+                     const at::Tensor& run, size_t source) {
   const auto t = truth.to(at::kDouble), size = t.square().sum(1, /*keepdim=*/true).sqrt();
   const auto e = (candidate.to(at::kDouble) - t) / size;
   auto d = (hypothesis.to(at::kDouble) - t) / size;
@@ -27,7 +27,7 @@ void Projection::add(const at::Tensor& candidate, const at::Tensor& truth, const
   control_ += ((run.to(at::kDouble) - t) / size * d).sum().item<double>();
   left_ += (e - d).square().sum().item<double>();
   error_ += e.square().sum().item<double>();
-  d_.push_back(d), e_.push_back(e);
+  d_.push_back(d), e_.push_back(e), sources_.push_back(source);
 }
 
 double Projection::further(const Projection& before) const {
@@ -47,6 +47,16 @@ double Projection::alpha() const {
 double Projection::control() const {
   const auto w = total(w_);
   return w > 0 ? control_ / w : 0;
+}
+
+double Projection::alpha_of(const std::function<at::Tensor(size_t)>& error) const {
+  double along = 0;
+  for (size_t i = 0; i < d_.size(); ++i) {
+    const auto e = error(sources_[i]);
+    if (e.defined() && e.sizes() == d_[i].sizes()) along += (e * d_[i]).sum().item<double>();
+  }
+  const auto w = total(w_);
+  return w > 0 ? along / w : 0;
 }
 
 double Projection::alpha_error() const {

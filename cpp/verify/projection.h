@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <vector>
 
 namespace lockstep {
@@ -11,8 +12,9 @@ namespace lockstep {
 class Projection {
  public:
   /// All [R, n]; only attended rows of a nonzero truth may be given. `run` is right arithmetic in the candidate's
-  /// dtype.
-  void add(const at::Tensor& candidate, const at::Tensor& truth, const at::Tensor& hypothesis, const at::Tensor& run);
+  /// dtype. `source` says later whose rows these are.
+  void add(const at::Tensor& candidate, const at::Tensor& truth, const at::Tensor& hypothesis, const at::Tensor& run,
+           size_t source = 0);
 
   /// How far to go on from here, in units of the last step, so that the rest vanishes along what that step changed:
   /// <e - d, d - d'> / |d - d'|^2, with d' of the hypothesis before.
@@ -21,6 +23,8 @@ class Projection {
   /// alpha of right arithmetic. Rounding is not quite unbiased (1 + w rounds alike in every row): what a right run
   /// shows too is no fault.
   double control() const;
+  /// alpha of another error: per source [R, n], rows divided by their truth's norm; undefined counts as none.
+  double alpha_of(const std::function<at::Tensor(size_t)>& error) const;
   double alpha() const;           // <e, d> / <d, d>
   double alpha_error() const;     // jackknife over rows
   double effective_rows() const;  // (sum w)^2 / sum w^2, w = |d|^2
@@ -36,7 +40,8 @@ class Projection {
  private:
   std::vector<double> w_, p_;      // per row: <d, d>, <e, d>
   std::vector<at::Tensor> d_, e_;  // kept while the hypothesis is looked at
-  double control_ = 0;             // sum of <run - t, d>
+  std::vector<size_t> sources_;
+  double control_ = 0;  // sum of <run - t, d>
   double largest_ = 0, left_ = 0, error_ = 0;
 };
 

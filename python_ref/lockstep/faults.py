@@ -147,7 +147,7 @@ def _weight(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 def _add_to_one(w: torch.Tensor) -> torch.Tensor:
     changed = w.clone()
-    changed[min(5, w.shape[0] - 1), min(7, w.shape[1] - 1)] += 1e-2
+    changed[tuple(min(i, size - 1) for i, size in zip((5, 7), w.shape, strict=False))] += 1e-2
     return changed
 
 
@@ -323,6 +323,7 @@ def _norm_kinds(place: str) -> list[Kind]:
              "hidden_states.pow(2).mean(-1", "hidden_states.pow(2).sum(-1"), ("sum",)),
         Kind("norm scale through bfloat16", place, _norm("(1.0 + self.weight.float())", "(1.0 + self.weight.float()).bfloat16().float()",
              "return self.weight *", "return self.weight.bfloat16().float() *"), ("_to_copy", "mul")),
+        Kind("one weight", place, _weight("weight", _add_to_one), ("add", "mul")),
     ]  # fmt: skip
 
 
