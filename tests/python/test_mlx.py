@@ -12,7 +12,6 @@ import pytest
 
 import lockstep
 from conftest import edited, make_twin, some_inputs
-from lockstep import inputs
 from lockstep.engines.mlx_engine import MlxEngine
 from lockstep.native import _core
 
