@@ -35,11 +35,16 @@ Inputs make_inputs(const at::Tensor& ids, const MaybeTensor& positions, const Ma
   return {ids, or_undefined(positions), or_undefined(mask)};
 }
 
-/// Collects clones of what a run records, for Mirror.forward(points=...).
+/// Collects clones of what a run records, for Mirror.forward(points=...). `passed` hears each point as it is passed.
 struct Collector final : Recorder {
   std::map<std::string, at::Tensor> captured;
   std::vector<std::string> order;
+  std::optional<py::function> passed;
   void record(const std::string& point, const at::Tensor& value) override {
+    if (passed) {
+      py::gil_scoped_acquire acquire;
+      (*passed)(point);
+    }
     order.push_back(point);
     captured[point] = value.detach().clone();
   }
@@ -201,8 +206,10 @@ PYBIND11_MODULE(_core, m) {
           [](Mirror& self, const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask,
              const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
              const std::optional<std::string>& points,
-             const std::optional<std::pair<std::string, std::string>>& changed) {
+             const std::optional<std::pair<std::string, std::string>>& changed,
+             const std::optional<py::function>& passed) {
             Collector collector;
+            collector.passed = passed;
             at::Tensor logits;
             {
               py::gil_scoped_release release;
@@ -223,7 +230,7 @@ PYBIND11_MODULE(_core, m) {
           },
           py::arg("ids"), py::arg("positions") = py::none(), py::arg("mask") = py::none(),
           py::arg("cache") = py::none(), py::arg("attn") = "sdpa", py::arg("variant") = "5.18",
-          py::arg("points") = py::none(), py::arg("hypothesis") = py::none());
+          py::arg("points") = py::none(), py::arg("hypothesis") = py::none(), py::arg("passed") = py::none());
 
   py::class_<Provenance>(m, "Provenance")
       .def(py::init([](const Mirror& source, Mirror& mirror, const std::string& dtype) {

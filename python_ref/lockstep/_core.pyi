@@ -124,8 +124,10 @@ class Mirror:
         variant: str = "5.18",
         points: str | None = None,
         hypothesis: tuple[str, str] | None = None,
+        passed: Callable[[str], object] | None = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests."""
+        """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests. passed: called
+        with each point as the forward passes it."""
 
 class Provenance:
     def __init__(self, source: Mirror, mirror: Mirror, dtype: str) -> None: ...

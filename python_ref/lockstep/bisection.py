@@ -16,6 +16,7 @@ from . import engines, hub, operations, preflight, stress
 from . import inputs as given
 from .engines import live
 from .engines.hf import HfEngine
+from .engines.mirror import MirrorEngine
 from .inputs import Forward
 from .native import InputError, _core
 from .options import Progress, check_inputs, check_options, thread_count
@@ -221,11 +222,15 @@ class _Bisection:
         """Inside of each suspect of a live candidate: the first operation with other results."""
         started = time.perf_counter()
         self.operations_ran = 0
-        if self.recorded.model is not None and self.reference is not None and self.reference.model is not None:
+        reference = None if self.reference is None else self.reference.model
+        candidate: operations.Candidate | None = None
+        if self.recorded.model is not None:
+            candidate = operations.LiveCandidate(self.recorded.model)
+        elif isinstance(self.engine, MirrorEngine) and reference is not None:
+            candidate = self.engine.beside(reference, self.recorded.trace)
+        if candidate is not None and reference is not None:
             self.say("operations of the suspects")
-            self.operations_ran = operations.name_operations(
-                self.result["faults"], self.recorded.model, self.reference.model, self.forwards
-            )
+            self.operations_ran = operations.name_operations(self.result["faults"], candidate, reference, self.forwards)
         self.seconds["operations"] = time.perf_counter() - started
 
     def judge(self, thorough: bool, without: list[str]) -> None:

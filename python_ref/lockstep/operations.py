@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,6 +39,10 @@ class Operation:
     inputs: list[int]  # fingerprints
     outputs: list[int]
     values: list[torch.Tensor] = field(default_factory=list)
+
+
+Ran = dict[str, list[Operation]]
+CallsOf = dict[str, tuple[tuple, dict[str, Any]]]
 
 
 class Stream(TorchDispatchMode):
@@ -120,6 +124,27 @@ def _near(value: torch.Tensor, others: list[torch.Tensor]) -> bool:
     return any((flat - other.double()).norm() <= limit * size for other in others)
 
 
+def chain_of(forwards: list[Forward], name: str) -> list[Forward]:
+    """The forward `name` after those that it continues."""
+    by_name = {f.name: f for f in forwards}
+    chain: list[Forward] = []
+    wanted: str | None = name
+    while wanted is not None:
+        chain.insert(0, by_name[wanted])
+        wanted = by_name[wanted].past
+    return chain
+
+
+def with_first_tensor(args: tuple, kwargs: dict[str, Any], value: torch.Tensor) -> tuple[tuple, dict[str, Any]]:
+    """The same call on another input: the first tensor of the arguments, which a sublayer's hidden states are."""
+    if args and isinstance(args[0], torch.Tensor) and args[0].shape == value.shape:
+        return (value, *args[1:]), kwargs
+    for key in ("hidden_states", "x"):
+        if isinstance(kwargs.get(key), torch.Tensor) and kwargs[key].shape == value.shape:
+            return args, {**kwargs, key: value}
+    return args, kwargs
+
+
 class Calls:
     """One candidate forward that remembers what each suspect sublayer is called with."""
 
@@ -129,12 +154,7 @@ class Calls:
 
     def run(self, forwards: list[Forward], name: str) -> None:
         """Runs `name` and what it continues; the calls are of `name`."""
-        chain: list[Forward] = []
-        wanted: str | None = name
-        by_name = {f.name: f for f in forwards}
-        while wanted is not None:
-            chain.insert(0, by_name[wanted])
-            wanted = by_name[wanted].past
+        chain = chain_of(forwards, name)
         continued = any(f.past == name for f in forwards)
         caches = Caches(chain, lambda: hf_model.new_cache(self.model))
         for f in chain:
@@ -187,9 +207,34 @@ def forward_operations(model: Any, f: Forward) -> list[list[Operation]]:
     return parts
 
 
-def name_operations(faults: list[dict[str, Any]], candidate: Any, reference: Any, forwards: list[Forward]) -> int:
-    """Fills `operation` and `source` of the candidate's faults -> how many sublayers were run. candidate, reference: live
-    models with HF's module names."""
+class Candidate(Protocol):
+    """What runs its own sublayers under the dispatch mode."""
+
+    def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[Ran, CallsOf]:
+        """-> (path -> its operations in forward `name`, path -> what it was called with)"""
+
+
+class LiveCandidate:
+    """A live model with HF's module names: called again, each suspect alone."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[Ran, CallsOf]:
+        calls = Calls(self.model, paths)
+        calls.run(forwards, name)
+        return {path: of_call(submodule(self.model, path), call) for path, call in calls.calls.items()}, calls.calls
+
+
+def inside(operations: list[Operation], passed: dict[str, int], path: str) -> list[Operation]:
+    """Of a whole forward's operations, those between a sublayer's input and its output. passed: point -> operations before it."""
+    begin, end = passed.get(f"{path}.input"), passed.get(f"{path}.output")
+    return [] if begin is None or end is None else operations[begin:end]
+
+
+def name_operations(faults: list[dict[str, Any]], candidate: Candidate, reference: Any, forwards: list[Forward]) -> int:
+    """Fills `operation` and `source` of the candidate's faults -> how many sublayers were run. reference: a live model with
+    HF's module names."""
     known = {f.name for f in forwards}
     mine = [fault for fault in faults if fault["side"] == "candidate" and fault["input"] in known]
     by_input: dict[str, list[dict[str, Any]]] = {}
@@ -197,16 +242,14 @@ def name_operations(faults: list[dict[str, Any]], candidate: Any, reference: Any
         by_input.setdefault(fault["input"], []).append(fault)
     ran = 0
     for name, group in by_input.items():
-        calls = Calls(candidate, {fault["point"] for fault in group})
-        calls.run(forwards, name)
+        streams, calls = candidate.operations(forwards, name, {fault["point"] for fault in group})
         for fault in group:
-            call = calls.calls.get(fault["point"])
+            ours, call = streams.get(fault["point"]), calls.get(fault["point"])
             theirs = submodule(reference, fault["point"])
-            if call is None or theirs is None:
+            if not ours or call is None or theirs is None:
                 continue
             ran += 1
             try:
-                ours = of_call(submodule(candidate, fault["point"]), call)
                 expected = of_call(theirs, call)
             except InputError:
                 raise

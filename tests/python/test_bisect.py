@@ -124,19 +124,27 @@ def test_right_candidates_are_never_faulty(candidate: str, embedded: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("hypothesis", "place", "point"),
+    ("hypothesis", "point", "operation"),
     [
-        ("norm epsilon", "model.layers.5.input_layernorm", "model.layers.5.input_layernorm"),
-        ("gelu for silu", "model.layers.6.mlp", "model.layers.6.mlp"),
-        ("attention scale", "model.layers.3.self_attn", "model.layers.3.self_attn"),
+        ("norm epsilon", "model.layers.5.input_layernorm", "add"),
+        ("gelu for silu", "model.layers.6.mlp", "gelu"),
+        ("attention scale", "model.layers.3.self_attn", "_scaled_dot_product_flash_attention_for_cpu"),
+        ("key heads tiled", "model.layers.2.linear_attn", "repeat"),
     ],
 )
 def test_a_wrong_mirror_is_found(
-    hypothesis: str, place: str, point: str, embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+    hypothesis: str,
+    point: str,
+    operation: str,
+    embedded: Path,
+    about: dict[str, Any],
+    reference: Recorded,
+    few: list[dict[str, Any]],
 ) -> None:
-    engine = MirrorEngine(embedded, about, "float32", "sdpa", hypothesis=(hypothesis, place))
+    engine = MirrorEngine(embedded, about, "float32", "sdpa", hypothesis=(hypothesis, point))
     found = lockstep.bisect(embedded, engine, reference=reference, inputs=few)
     assert [(f["point"], f["cause"]["hypothesis"]) for f in found.faults] == [(point, hypothesis)]
+    assert found.faults[0]["operation"]["name"] == operation
 
 
 def test_a_wrong_reference_is_the_finding(embedded: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import hf_model
+from .. import hf_model, operations
 from ..inputs import Forward
 from ..native import _core
 from ..reference import Caches
@@ -24,6 +24,10 @@ class MirrorEngine:
         self.folder, self.dtype, self.attn = folder, dtype, attn
         self.hypothesis = hypothesis
 
+    def beside(self, reference: Any, trace: _core.Trace) -> operations.Candidate:
+        """What names the mirror's operations. trace: what record() gave; reference: the live HF model."""
+        return _Beside(self, reference, trace)
+
     def record(self, forwards: list[Forward], points: str) -> Recorded:
         """Every forward in order, caches handed over."""
         mirror = _core.Mirror.open(str(self.folder))
@@ -38,6 +42,36 @@ class MirrorEngine:
             for point, value in captured.items():
                 recording.trace.add(f.name, point, value)
         return Recorded(recording.trace, {"engine": "mirror", "torch": torch.__version__, "variant": variant})
+
+
+class _Beside:
+    """The mirror's operations in one more forward, and what Hugging Face's sublayers are called with for the mirror's inputs."""
+
+    def __init__(self, engine: MirrorEngine, reference: Any, trace: _core.Trace) -> None:
+        self.engine, self.reference, self.trace = engine, reference, trace
+
+    def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[operations.Ran, operations.CallsOf]:
+        calls = operations.Calls(self.reference, paths)
+        calls.run(forwards, name)
+        for path, (args, kwargs) in calls.calls.items():
+            own = self.trace.tensor(name, f"{path}.input")
+            if own is not None:
+                calls.calls[path] = operations.with_first_tensor(args, kwargs, own)
+        engine, passed = self.engine, dict[str, int]()
+        mirror = _core.Mirror.open(str(engine.folder))
+        mirror.bind(engine.dtype)
+        chain = operations.chain_of(forwards, name)
+        needs_cache = len(chain) > 1 or any(f.past == name for f in forwards)
+        cache = mirror.new_cache() if needs_cache else None
+        with operations.Stream() as stream:
+            for f in chain:
+                stream.operations.clear()
+                passed.clear()
+                mirror.forward(
+                    f.ids, f.positions, f.mask, cache, engine.attn, hf_model.variant_of(), "all", engine.hypothesis,
+                    lambda point: passed.setdefault(point, len(stream.operations)),
+                )  # fmt: skip
+        return {path: operations.inside(stream.operations, passed, path) for path in paths}, calls.calls
 
 
 class TruthEngine:
