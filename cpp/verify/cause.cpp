@@ -17,9 +17,16 @@ constexpr double kNear = 4;           // and ruled out within so many
 constexpr double kPartOfFloor = 0.1;  // the effect that a number must have to be seen at all
 constexpr double kCollinear = 0.99;   // |cos| above which two hypotheses are one
 constexpr double kLeavesAsMuch = 1.1;
+constexpr double kHopeless = 0.5;
+constexpr double kFar = 8;  // bounds by which a row must be off to tell by itself
 constexpr int kFits = 4;
 
 }  // namespace
+
+/// Ruled out by so much that more rows cannot change it.
+static bool hopeless(const Projection& p) {
+  return p.effective_rows() >= kLeastRows && std::abs(p.alpha() - 1) > kHopeless + 8 * p.alpha_error();
+}
 
 double unit_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : dtype == at::kFloat ? 0x1p-23 : 0x1p-52;
@@ -54,6 +61,8 @@ Finder::Finder(LocalCheck& check, const Sublayer& s, const SideResult& side, con
 Tried Finder::attempt(const Hypothesis& h) {
   Tried t;
   t.hypothesis = &h, t.label = h.name, t.fault_class = h.fault_class, t.parameter = h.parameter;
+  const auto change = h.change();
+  if (change.weights && !check_.truth().changes(change.weights)) return t;  // the same function, as a Tried begins
   if (h.first_try) {
     fit(h, t);
   } else {
@@ -87,14 +96,17 @@ void Finder::read(Tried& t) const {
 
 void Finder::settle(Tried& t, bool rounding) const {
   read(t);
-  if (t.projection.same()) {
+  const auto& p = t.projection;
+  // One huge row may outweigh all others; but two rows that were far off and are rounding under the hypothesis are no
+  // accident, whatever their weights.
+  const bool explained = rounding && p.rows_over(kFar * bound_of(check_.dtype()) * floor_) >= 2;
+  if (p.same()) {
     t.standing = Standing::same_function;
-  } else if (t.projection.effective_rows() < kLeastRows || !(8 * t.alpha_error < 1)) {
+  } else if (!explained && (p.effective_rows() < kLeastRows || !(8 * t.alpha_error < 1))) {
     t.standing = Standing::not_discriminated;
   } else {
     const bool near = std::abs(t.alpha - 1) <= std::max(0.1, 2 * t.alpha_error);
-    t.standing =
-        near && rounding && std::abs(t.projection.control()) < kControl ? Standing::proved : Standing::ruled_out;
+    t.standing = near && rounding && std::abs(p.control()) < kControl ? Standing::proved : Standing::ruled_out;
   }
 }
 
@@ -140,7 +152,6 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
   if (value) change.value = value;
   const bool table = s_.kind == Kind::self_attn && h.applies(Kind::rotary);
   const double bound = bound_of(check_.dtype());
-  bool rounding = true;
   std::map<std::string, LayerCache> left, run_left;
   std::vector<std::pair<const Pooled*, at::Tensor>> off;  // where the candidate is not within the bound of t_h
   for (const auto& e : side_.evaluations) {
@@ -154,20 +165,24 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
       const bool within = (row_errors(p.candidate, kept) <= bound * p.floor).all().item<bool>();
       if (!within) off.emplace_back(&p, kept);
     }
+    // The cause has alpha = 1 on any of the inputs: what is far from it on the first ones need not see the others.
+    if ((!value || h.fixed) && !off.empty() && hopeless(out)) return false;
   }
   if (off.empty()) return true;
-  if (!(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
+  if (out.same() || !(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
   // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
   // other side of a tie. The floor against t_h is that of a run under the same hypothesis.
-  std::map<const Evaluation*, Values> runs;
-  for (const auto& e : side_.evaluations) runs[e.get()] = under(change, table, *e, /*exact=*/false, run_left);
-  for (const auto& [p, kept] : off) {
-    const auto run = rows_under(runs.at(p->e), *p);
-    if (!run.defined()) return false;
-    const double floor = std::max(p->floor, row_errors(run, kept).max().item<double>());
-    rounding = rounding && (row_errors(p->candidate, kept) <= bound * floor).all().item<bool>();
+  for (const auto& e : side_.evaluations) {
+    const auto run = under(change, table, *e, /*exact=*/false, run_left);
+    for (const auto& [p, kept] : off) {
+      if (p->e != e.get()) continue;
+      const auto rows = rows_under(run, *p);
+      if (!rows.defined()) return false;
+      const double floor = std::max(p->floor, row_errors(rows, kept).max().item<double>());
+      if (!(row_errors(p->candidate, kept) <= bound * floor).all().item<bool>()) return false;
+    }
   }
-  return rounding;
+  return true;
 }
 
 double Finder::config_of(const Hypothesis& h) {

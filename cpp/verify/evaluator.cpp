@@ -1,6 +1,7 @@
 #include "verify/evaluator.h"
 
 #include <ATen/core/grad_mode.h>
+#include <algorithm>
 
 #include "core/metrics.h"
 #include "verify/rows.h"
@@ -141,6 +142,17 @@ Trace Evaluator::whole(const TraceForward& forward, const std::string& dtype, co
   Trace trace(dtype, attn, variant, {forward, {"continued", forward.ids, {}, {}, forward.name}});
   for (const auto& [point, value] : copies.list) trace.add(forward.name, point, value);
   return trace;
+}
+
+bool Evaluator::changes(const WeightEdit& edit) const {
+  std::map<std::string, at::Tensor> originals;
+  for (const auto& name : bound_) originals[name] = mirror_->value(name);
+  auto changed = originals;
+  edit(changed);
+  return std::any_of(changed.begin(), changed.end(), [&](const auto& entry) {
+    const auto& original = originals.at(entry.first);
+    return !entry.second.is_same(original) && !at::equal(entry.second, original);
+  });
 }
 
 void Evaluator::edited(const WeightEdit& edit, const std::function<void()>& function) {

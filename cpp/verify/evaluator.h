@@ -78,6 +78,8 @@ class Evaluator {
               const std::string& variant);
   /// While the function runs, parameters of the bound sublayer have the edit's values.
   void edited(const WeightEdit& edit, const std::function<void()>& function);
+  /// Does the edit change a parameter of the bound sublayer?
+  bool changes(const WeightEdit& edit) const;
 
  private:
   void sums(const Sublayer& layer, const Given& given, const Arithmetic& arithmetic, Values& values);

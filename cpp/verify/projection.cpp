@@ -80,6 +80,10 @@ double Projection::alpha_error() const {
 
 double Projection::effect() const { return w_.empty() ? 0 : std::sqrt(total(w_) / static_cast<double>(w_.size())); }
 
+int64_t Projection::rows_over(double size) const {
+  return std::count_if(w_.begin(), w_.end(), [&](double w) { return w > size * size; });
+}
+
 double Projection::effective_rows() const {
   double squares = 0;
   for (double w : w_) squares += w * w;

@@ -30,6 +30,8 @@ class Projection {
   double effective_rows() const;  // (sum w)^2 / sum w^2, w = |d|^2
   /// |d| as the root of its mean square over rows: one row of a small truth says nothing about the rest.
   double effect() const;
+  /// Rows with |d| over `size`.
+  int64_t rows_over(double size) const;
   double left() const { return left_; }    // sum of |e - d|^2
   double error() const { return error_; }  // sum of |e|^2
   /// d is 0 everywhere: the same function on these inputs.

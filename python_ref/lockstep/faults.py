@@ -272,7 +272,7 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
         "bitwise_and",
         "_scaled_dot_product_flash_attention_for_cpu",
     ),
-    "attention pads not masked": ("scalar_tensor", "where", "_scaled_dot_product_flash_attention_for_cpu"),
+    "attention pads not masked": ("ones", "scalar_tensor", "where", "_scaled_dot_product_flash_attention_for_cpu"),
     "cached keys not seen": ("scalar_tensor", "where", "fill_", "_scaled_dot_product_flash_attention_for_cpu"),
     "q_norm left out": ("mul",),
     "k_norm left out": ("mul",),
