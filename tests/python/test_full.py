@@ -11,6 +11,7 @@ import lockstep
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from checkpoints import checkpoint  # noqa: E402
+from false_alarms import as_mlx_reads_it  # noqa: E402
 
 pytestmark = pytest.mark.full
 
@@ -36,3 +37,16 @@ def test_full_size_is_identical() -> None:
     assert report.data["model"]["parameters"] == 752_393_024
     assert report.data["model"]["ignored"] == {"model.visual.*": 3, "mtp.*": 3}
     assert report.legs["coverage"]["absent"] == ["head_grouping"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_mlx_does_not_find_the_rope_theta_that_transformers_5_writes(dtype: str) -> None:
+    found = lockstep.bisect(checkpoint("smollm2"), "mlx", dtype=dtype)
+    assert found.exit_code == 1
+    assert [f["point"] for f in found.faults] == [f"model.layers.{i}.self_attn" for i in range(30)]
+    for fault in found.faults:
+        assert fault["cause"]["hypothesis"] == "rope theta 10000" or "rope theta 10000" in fault["cause"]["also"]
+
+    with as_mlx_reads_it(checkpoint("smollm2")) as at_top:
+        right = lockstep.bisect(at_top, "mlx", dtype=dtype)
+    assert (right.exit_code, right.verdict, right.faults) == (0, "rounding", [])
