@@ -120,6 +120,15 @@ class Bisection {
                              {"ratio", number(j.ratio())}});
         }
       }
+      const auto said = std::find_if(side.judged.begin(), side.judged.end(),
+                                     [](const Judged& j) { return !j.note.empty() && j.verdict <= Verdict::rounding; });
+      if (said != side.judged.end()) {
+        notes_.push_back({{"point", s.path},
+                          {"side", side.side},
+                          {"input", said->forward},
+                          {"hypothesis", nullptr},
+                          {"text", said->note}});
+      }
       const bool faulty = side.faulty();
       if (!causes || !one) causes = std::make_shared<Causes>();
       if (options_.causes && (faulty || options_.thorough)) {

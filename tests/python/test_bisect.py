@@ -15,6 +15,7 @@ from lockstep import faults, inputs
 from lockstep.engines import Recorded
 from lockstep.engines.hf import HfEngine
 from lockstep.engines.mirror import MirrorEngine
+from lockstep.inputs import Forward
 from lockstep.native import InputError, LoadError, _core
 
 
@@ -78,10 +79,7 @@ def test_a_planted_fault_is_named(
     where = next(k for k in faults.kinds() if k.name == kind and k.place == place).path(layer)
     assert [f["point"] for f in found.faults] == [where]
     assert fault["side"] == "candidate" and fault["ratio"] > 2
-    if kind == "linear pads not masked":  # seven tokens of one input show it: too few to name a cause
-        assert fault["cause"] is None
-    else:
-        assert fault["cause"] is not None and kind in [fault["cause"]["hypothesis"], *fault["cause"]["also"]]
+    assert fault["cause"] is not None and kind in [fault["cause"]["hypothesis"], *fault["cause"]["also"]]
     if value:
         assert fault["value"] == value
     assert fault["operation"]["name"] in operations
@@ -497,3 +495,24 @@ def test_cost_per_sublayer_does_not_grow_with_depth(layers: int, tmp_path: Path)
     assert cost["index_order"] == 1
     assert 10 <= cost["hypotheses"] <= 40
     assert cost["len130"] == cost["sublayers"] + 1
+
+
+def test_what_pad_rows_hold_is_a_note(
+    embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+) -> None:
+    class WithNaN(HfEngine):
+        """Its recording has NaN on the pads of one output."""
+
+        def record(self, forwards: list[Forward], points: str) -> Recorded:
+            recorded = super().record(forwards, points)
+            value = recorded.trace.tensor("pad2", "model.layers.1.mlp.output")
+            assert value is not None
+            value[1, :5] = float("nan")
+            return recorded
+
+    found = lockstep.bisect(embedded, WithNaN(embedded, about, "float32", "sdpa"), reference=reference, inputs=few)
+    assert (found.exit_code, found.faults) == (0, [])
+    assert {(note["point"], note["input"], note["text"]) for note in found.data["notes"]} == {
+        ("model.layers.1.mlp", "pad2", "NaN on pad rows, which do not count"),
+        ("model.layers.1", "pad2", "NaN on pad rows, which do not count"),
+    }

@@ -96,7 +96,10 @@ def show(data: dict[str, Any], console: Console) -> None:
             total = sum(d["point"].endswith("." + kind) for d in data["drift"])
             line(Text(f"{hypothesis}: proved in {count} of {total} {kind}"))
     for note in data["notes"]:
-        line(Text(f"note: {note['point']} ({note['side']}): {cause_text(note)}, below the bound"))
+        text = (
+            f"{note['text']} (first in {note['input']})" if note["hypothesis"] is None else f"{cause_text(note)}, below the bound"
+        )
+        line(Text(f"note: {note['point']} ({note['side']}): {text}"))
     if data["power"]:
         show_power(data["power"], console)
     coverage = data["coverage"]
