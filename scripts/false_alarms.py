@@ -175,7 +175,9 @@ def one(folder: Path, about: dict[str, Any], make: Make, thorough: bool) -> dict
         "point": worst["point"],
         "input": worst["input"],
         "faults": [f"{f['side']} {f['point']} {f['input']} {f['value']} {f['ratio']}" for f in found.faults],
-        "causes": [f["cause"] for f in found.faults if f["cause"]],
+        "causes": [
+            cause for cause in [*(f["cause"] for f in found.faults), *found.data["notes"]] if cause and cause["hypothesis"]
+        ],
         "notes": found.data["notes"],
         "failed": found.data["pedigree"]["failed"],
         "seconds": round(time.perf_counter() - started, 1),

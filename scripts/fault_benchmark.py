@@ -153,7 +153,10 @@ def main() -> int:
         for kind, layer in plants[:share]:
             row = bench.run(kind, layer, options.thorough)
             if options.without_own and row.get("found"):
-                row["wrong_causes"] += bench.without_own(kind, layer, row)
+                try:
+                    row["wrong_causes"] += bench.without_own(kind, layer, row)
+                except Exception as error:
+                    row["error"] = f"without its own: {type(error).__name__}: {str(error).splitlines()[0]}"
             rows.append(row)
             print(json.dumps({k: v for k, v in row.items() if k not in ("model",)}), file=sys.stderr, flush=True)
     return report(rows, options.json)

@@ -35,7 +35,8 @@ Inputs make_inputs(const at::Tensor& ids, const MaybeTensor& positions, const Ma
   return {ids, or_undefined(positions), or_undefined(mask)};
 }
 
-/// Collects clones of what a run records, for Mirror.forward(points=...). `passed` hears each point as it is passed.
+/// Collects clones of what a run records, for Mirror.forward(points=...); or, if somebody listens, only says which
+/// point is passed.
 struct Collector final : Recorder {
   std::map<std::string, at::Tensor> captured;
   std::vector<std::string> order;
@@ -44,6 +45,7 @@ struct Collector final : Recorder {
     if (passed) {
       py::gil_scoped_acquire acquire;
       (*passed)(point);
+      return;
     }
     order.push_back(point);
     captured[point] = value.detach().clone();
@@ -99,7 +101,7 @@ py::object family(const std::string& folder) {
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Lockstep's C++ core: strict loading, the mirror, comparison.";
   m.attr("torch_version") = LOCKSTEP_TORCH_VERSION;
-  settle_vector_math();  // whoever loads this has not run a forward yet
+  settle_vector_math();  // before the first forward of whoever loads this
 
   auto error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   py::register_exception<LoadError>(m, "LoadError", error.ptr());

@@ -21,16 +21,18 @@ constexpr double kHopeless = 0.5;
 constexpr double kFar = 8;  // bounds by which a row must be off to tell by itself
 constexpr int kFits = 4;
 
-}  // namespace
-
 /// Ruled out by so much that more rows cannot change it.
-static bool hopeless(const Projection& p) {
+bool hopeless(const Projection& p) {
   return p.effective_rows() >= kLeastRows && std::abs(p.alpha() - 1) > kHopeless + 8 * p.alpha_error();
 }
+
+}  // namespace
 
 double unit_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : dtype == at::kFloat ? 0x1p-23 : 0x1p-52;
 }
+
+bool shown_by_right_arithmetic(double alpha) { return !(std::abs(alpha) < kControl); }
 
 Finder::Finder(LocalCheck& check, const Sublayer& s, const SideResult& side, const Trace& trace)
     : check_(check), s_(s), side_(side), trace_(trace) {
@@ -87,7 +89,7 @@ bool Finder::seen_in_index_order(const Tried& t) {
     const auto rows = rows_under(values, p);
     return rows.defined() ? (rows.to(at::kDouble) - p.truth) / p.truth.square().sum(1, true).sqrt() : rows;
   });
-  return std::abs(alpha) >= kControl;
+  return shown_by_right_arithmetic(alpha);
 }
 
 void Finder::read(Tried& t) const {
@@ -97,16 +99,20 @@ void Finder::read(Tried& t) const {
 void Finder::settle(Tried& t, bool rounding) const {
   read(t);
   const auto& p = t.projection;
+  const double away = std::abs(t.alpha - 1);
   // One huge row may outweigh all others; but two rows that were far off and are rounding under the hypothesis are no
   // accident, whatever their weights.
-  const bool explained = rounding && p.rows_over(kFar * bound_of(check_.dtype()) * floor_) >= 2;
+  const bool explained = rounding && away <= 0.1 && p.rows_over(kFar * bound_of(check_.dtype()) * accepted_) >= 2;
   if (p.same()) {
     t.standing = Standing::same_function;
+  } else if (hopeless(p)) {
+    t.standing = Standing::ruled_out;
   } else if (!explained && (p.effective_rows() < kLeastRows || !(8 * t.alpha_error < 1))) {
     t.standing = Standing::not_discriminated;
+  } else if (!rounding || away > std::max(0.1, 2 * t.alpha_error)) {
+    t.standing = Standing::ruled_out;
   } else {
-    const bool near = std::abs(t.alpha - 1) <= std::max(0.1, 2 * t.alpha_error);
-    t.standing = near && rounding && std::abs(p.control()) < kControl ? Standing::proved : Standing::ruled_out;
+    t.standing = shown_by_right_arithmetic(p.control()) ? Standing::not_discriminated : Standing::proved;
   }
 }
 
@@ -168,6 +174,7 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
     // The cause has alpha = 1 on any of the inputs: what is far from it on the first ones need not see the others.
     if ((!value || h.fixed) && !off.empty() && hopeless(out)) return false;
   }
+  accepted_ = floor_;
   if (off.empty()) return true;
   if (out.same() || !(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
   // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
@@ -179,6 +186,7 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
       const auto rows = rows_under(run, *p);
       if (!rows.defined()) return false;
       const double floor = std::max(p->floor, row_errors(rows, kept).max().item<double>());
+      accepted_ = std::max(accepted_, floor);
       if (!(row_errors(p->candidate, kept) <= bound * floor).all().item<bool>()) return false;
     }
   }
@@ -228,12 +236,13 @@ void Finder::fit(const Hypothesis& h, Tried& t) {
   const double away = std::abs(t.estimate - config);
   const bool seen = t.projection.effect() * std::min(1.0, std::abs(t.alpha)) >= kPartOfFloor * floor_;
   const bool at_estimate = std::abs(t.alpha - 1) < 0.1;
-  const bool held = away <= kUnits * unit_of(check_.dtype()) * std::abs(config);  // no engine holds it more exactly
+  // Engines hold such numbers in float32 at least, whatever the run's dtype.
+  const bool held =
+      away <= kUnits * unit_of(check_.dtype() == at::kDouble ? at::kDouble : at::kFloat) * std::abs(config);
   if (t.projection.effective_rows() < kLeastRows || !std::isfinite(t.alpha_error)) {
     t.standing = Standing::not_discriminated;
-  } else if (!held && away > kErrors * t.estimate_error && seen && at_estimate && rounding &&
-             std::abs(t.projection.control()) < kControl) {
-    t.standing = Standing::proved;
+  } else if (!held && away > kErrors * t.estimate_error && seen && at_estimate && rounding) {
+    t.standing = shown_by_right_arithmetic(t.projection.control()) ? Standing::not_discriminated : Standing::proved;
   } else if (held || away <= kNear * t.estimate_error) {
     // The config's value is possible; how far another could be says whether this input could have told.
     const double reach = kErrors * t.estimate_error / std::max(config, 1e-300);
@@ -282,13 +291,13 @@ void find_causes(LocalCheck& check, const Sublayer& s, const SideResult& side, c
     if (h.fault_class == FaultClass::precision && check.dtype() != at::kFloat) continue;
     causes.tried.push_back(finder.attempt(h));
     auto& t = causes.tried.back();
-    if (t.standing == Standing::proved && finder.seen_in_index_order(t)) t.standing = Standing::ruled_out;
+    if (t.standing == Standing::proved && finder.seen_in_index_order(t)) t.standing = Standing::not_discriminated;
     if (t.standing != Standing::proved) t.projection = Projection();  // its rows are not needed any more
   }
   if (!without.count("one weight")) {
     if (auto weight = finder.single_weight()) {
       if (weight->standing == Standing::proved && finder.seen_in_index_order(*weight))
-        weight->standing = Standing::ruled_out;
+        weight->standing = Standing::not_discriminated;
       causes.tried.push_back(std::move(*weight));
     }
   }

@@ -1,5 +1,5 @@
-// Names the cause of a sublayer's error: every hypothesis that applies is projected, and a linear map's error is
-// regressed on the map's own input.
+// Names the cause of a sublayer's error: every hypothesis that applies is projected, and a linear map's or a norm's
+// error is regressed on what its weights multiply.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -12,10 +12,12 @@ namespace lockstep {
 
 constexpr double kLeastRows = 8;   // effective rows of a projection
 constexpr double kControl = 0.25;  // part of an estimate that right arithmetic may show by itself
-constexpr double kUnits = 4;       // a number this near the file's, in units of the run's dtype, is the file's
+constexpr double kUnits = 4;       // a number of the config this near to the config's is the config's
 
 /// The spacing of a dtype's numbers at 1.
 double unit_of(at::ScalarType dtype);
+/// Is a part of the estimate there in right arithmetic too? Then this run cannot tell; also where that is NaN.
+bool shown_by_right_arithmetic(double alpha);
 
 /// One point of one forward: candidate, truth, and what a hypothesis makes of it.
 struct Pooled {
@@ -44,6 +46,7 @@ class Finder {
     std::string parameter;
     std::vector<int64_t> index;
     double offset = 0, error = 0;
+    double held = 0;  // an offset that the rounding of what is multiplied hides is none
   };
 
   Evaluation* evaluation(const std::string& forward) const;
@@ -72,8 +75,9 @@ class Finder {
   const SideResult& side_;
   const Trace& trace_;
   std::vector<Pooled> pool_;
-  bool inner_ = false;  // inner values are there, and each is judged by itself
-  double floor_ = 0;
+  bool inner_ = false;   // inner values are there, and each is judged by itself
+  double floor_ = 0;     // the largest of the pool
+  double accepted_ = 0;  // the largest that the last projection was held to
 };
 
 }  // namespace lockstep

@@ -101,7 +101,8 @@ std::optional<Tried> Finder::weight_of_a_map() {
     best = with_offset({parameter,
                         {out, in},
                         gram[in][out].item<double>() / squares[in].item<double>(),
-                        sigma / std::sqrt(squares[in].item<double>())});
+                        sigma / std::sqrt(squares[in].item<double>()),
+                        unit_of(check_.dtype()) * std::abs(mirror.value(parameter)[out][in].item<double>())});
   }
   return best;
 }
@@ -111,8 +112,9 @@ std::optional<Tried> Finder::weight_of_a_norm() {
   const auto parameter = s_.path + ".weight";
   Change one_more;
   one_more.weights = [&](Tensors& tensors) { tensors.at(parameter) = tensors.at(parameter) + 1.0; };
-  at::Tensor products, squares, error_squares;
+  at::Tensor products, squares, error_squares, truth_squares, run_squares;
   int64_t rows = 0;
+  auto add = [](at::Tensor& sum, const at::Tensor& x) { sum = sum.defined() ? sum + x : x; };
   for (const auto& e : side_.evaluations) {
     std::map<std::string, LayerCache> left;
     const auto more = under(one_more, false, *e, /*exact=*/true, left);
@@ -122,11 +124,9 @@ std::optional<Tried> Finder::weight_of_a_norm() {
       const auto size = p.truth.square().sum(1, true).sqrt();
       const auto n = (kept - p.truth) / size, error = (p.candidate.to(at::kDouble) - p.truth) / size;
       if (!error.isfinite().all().item<bool>()) continue;
-      const auto products_here = (n * error).sum(0), squares_here = n.square().sum(0),
-                 errors_here = error.square().sum(0);
-      products = products.defined() ? products + products_here : products_here;
-      squares = squares.defined() ? squares + squares_here : squares_here;
-      error_squares = error_squares.defined() ? error_squares + errors_here : errors_here;
+      add(products, (n * error).sum(0)), add(squares, n.square().sum(0)), add(error_squares, error.square().sum(0));
+      add(truth_squares, (p.truth / size).square().sum(0));
+      add(run_squares, ((p.run.to(at::kDouble) - p.truth) / size).square().sum(0));
       rows += n.size(0);
     }
   }
@@ -139,11 +139,14 @@ std::optional<Tried> Finder::weight_of_a_norm() {
   const double offset = products[at].item<double>() / squares[at].item<double>();
   const double rest = error_squares[at].item<double>() - offset * products[at].item<double>();
   z[at] = 0;
+  // What multiplies is w or 1 + w; a large one rounds by more.
+  const double scale = std::sqrt((truth_squares[at] / squares[at]).item<double>());
+  const double usual = std::max(sigma * sigma * double(rows), run_squares[at].item<double>());
   // One weight: without what it explains, its output errs like the others, and no other output has such an error.
-  if (strongest < kWeightZ || rest > 4 * sigma * sigma * double(rows) ||
-      z.max().item<double>() > std::max(kWeightZ, 0.5 * strongest))
+  if (strongest < kWeightZ || rest > 4 * usual || z.max().item<double>() > std::max(kWeightZ, 0.5 * strongest))
     return std::nullopt;
-  return with_offset({parameter, {at}, offset, sigma / std::sqrt(squares[at].item<double>())});
+  return with_offset(
+      {parameter, {at}, offset, sigma / std::sqrt(squares[at].item<double>()), unit_of(check_.dtype()) * scale});
 }
 
 Tried Finder::with_offset(const Single& single) {
@@ -170,13 +173,11 @@ Tried Finder::with_offset(const Single& single) {
                {}};
   const bool rounding = project(h, std::nullopt, t.projection);
   t.left = t.projection.left();
-  // What a norm multiplies with is w or 1 + w: an offset that the rounding of either hides is none.
-  auto element = check_.truth().mirror().value(single.parameter);
-  for (const auto i : single.index) element = element.select(0, i);
-  const double scale = std::max(std::abs(element.to(at::kDouble).item<double>()), s_.kind == Kind::norm ? 1.0 : 0.0);
-  const bool held = std::abs(single.offset) <= kUnits * unit_of(check_.dtype()) * scale;
-  const bool right = held || std::abs(t.projection.control()) >= kControl;
-  t.standing = rounding && !right ? Standing::proved : Standing::ruled_out;
+  if (!rounding || std::abs(single.offset) <= single.held) {
+    t.standing = Standing::ruled_out;
+  } else {
+    t.standing = shown_by_right_arithmetic(t.projection.control()) ? Standing::not_discriminated : Standing::proved;
+  }
   return t;
 }
 

@@ -127,7 +127,7 @@ class Mirror:
         passed: Callable[[str], object] | None = None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests. passed: called
-        with each point as the forward passes it."""
+        with each point as the forward passes it; then nothing is captured."""
 
 class Provenance:
     def __init__(self, source: Mirror, mirror: Mirror, dtype: str) -> None: ...

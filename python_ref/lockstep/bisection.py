@@ -226,8 +226,8 @@ class _Bisection:
         candidate: operations.Candidate | None = None
         if self.recorded.model is not None:
             candidate = operations.LiveCandidate(self.recorded.model)
-        elif isinstance(self.engine, MirrorEngine) and reference is not None:
-            candidate = self.engine.beside(reference, self.recorded.trace)
+        elif isinstance(self.engine, MirrorEngine) and self.reference is not None:
+            candidate = self.engine.beside(self.reference, self.recorded.trace)
         if candidate is not None and reference is not None:
             self.say("operations of the suspects")
             self.operations_ran = operations.name_operations(self.result["faults"], candidate, reference, self.forwards)
@@ -275,7 +275,9 @@ class _Bisection:
         failed = self.pedigree["failed"]
         exit_code = 1 if verdict == "non_finite" else 2 if failed else int(bool(verdicts))
         self.seconds["total"] = time.perf_counter() - self.started
-        forwards = 1 if self.reference is not None else 0
+        # The mirror's operations are held against calls that a second forward of the reference shows.
+        beside = isinstance(self.engine, MirrorEngine) and self.operations_ran > 0
+        forwards = 0 if self.reference is None else 1 + int(beside)
         return Findings(
             {
                 "format_version": FORMAT_VERSION,

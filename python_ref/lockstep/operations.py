@@ -42,18 +42,22 @@ class Operation:
 
 
 Ran = dict[str, list[Operation]]
-CallsOf = dict[str, tuple[tuple, dict[str, Any]]]
+Call = tuple[tuple, dict[str, Any]]
+CallsOf = dict[str, Call]
 
 
 class Stream(TorchDispatchMode):
-    """Every operation of what runs inside. keep: the results too, not their fingerprints alone."""
+    """Every operation of what runs inside, while it is active. keep: the results too, not their fingerprints alone."""
 
-    def __init__(self, keep: bool = True, sink: Callable[[Operation], None] | None = None) -> None:
+    def __init__(self, keep: bool = True, sink: Callable[[Operation], None] | None = None, active: bool = True) -> None:
         super().__init__()
+        self.active = active
         self.operations: list[Operation] = []
         self.keep, self.sink, self.count = keep, sink, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if not self.active:
+            return func(*args, **(kwargs or {}))
         inputs = [_core.fingerprint(x) for x in _tensors((args, kwargs))] if self.keep else []
         result = func(*args, **(kwargs or {}))
         tensors = list(_tensors(result))
@@ -135,14 +139,18 @@ def chain_of(forwards: list[Forward], name: str) -> list[Forward]:
     return chain
 
 
-def with_first_tensor(args: tuple, kwargs: dict[str, Any], value: torch.Tensor) -> tuple[tuple, dict[str, Any]]:
-    """The same call on another input: the first tensor of the arguments, which a sublayer's hidden states are."""
-    if args and isinstance(args[0], torch.Tensor) and args[0].shape == value.shape:
-        return (value, *args[1:]), kwargs
+def on_input(call: Call, hidden: torch.Tensor, cos: torch.Tensor | None, sin: torch.Tensor | None) -> Call | None:
+    """The same call on another side's hidden states and tables; None if it has none of that shape to replace."""
+    args, kwargs = call
+    tables = kwargs.get("position_embeddings")
+    if tables is not None and cos is not None and sin is not None and tables[0].shape == cos.shape:
+        kwargs = {**kwargs, "position_embeddings": (cos, sin)}
+    if args and isinstance(args[0], torch.Tensor) and args[0].shape == hidden.shape:
+        return (hidden, *args[1:]), kwargs
     for key in ("hidden_states", "x"):
-        if isinstance(kwargs.get(key), torch.Tensor) and kwargs[key].shape == value.shape:
-            return args, {**kwargs, key: value}
-    return args, kwargs
+        if isinstance(kwargs.get(key), torch.Tensor) and kwargs[key].shape == hidden.shape:
+            return args, {**kwargs, key: hidden}
+    return None
 
 
 class Calls:
@@ -150,7 +158,7 @@ class Calls:
 
     def __init__(self, model: Any, paths: set[str]) -> None:
         self.model, self.paths = model, paths
-        self.calls: dict[str, tuple[tuple, dict[str, Any]]] = {}
+        self.calls: CallsOf = {}
 
     def run(self, forwards: list[Forward], name: str) -> None:
         """Runs `name` and what it continues; the calls are of `name`."""
@@ -186,7 +194,7 @@ def submodule(model: Any, path: str) -> Any:
     return dict(model.named_modules()).get(path)
 
 
-def of_call(module: Any, call: tuple[tuple, dict[str, Any]]) -> list[Operation]:
+def of_call(module: Any, call: Call) -> list[Operation]:
     """The operations of one call, on copies of its arguments."""
     args, kwargs = copy.deepcopy(call)
     with torch.no_grad(), Stream() as stream:
@@ -211,7 +219,7 @@ class Candidate(Protocol):
     """What runs its own sublayers under the dispatch mode."""
 
     def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[Ran, CallsOf]:
-        """-> (path -> its operations in forward `name`, path -> what it was called with)"""
+        """-> (path -> its operations in forward `name`, path -> the call of the reference that they are held against)"""
 
 
 class LiveCandidate:
@@ -224,12 +232,6 @@ class LiveCandidate:
         calls = Calls(self.model, paths)
         calls.run(forwards, name)
         return {path: of_call(submodule(self.model, path), call) for path, call in calls.calls.items()}, calls.calls
-
-
-def inside(operations: list[Operation], passed: dict[str, int], path: str) -> list[Operation]:
-    """Of a whole forward's operations, those between a sublayer's input and its output. passed: point -> operations before it."""
-    begin, end = passed.get(f"{path}.input"), passed.get(f"{path}.output")
-    return [] if begin is None or end is None else operations[begin:end]
 
 
 def name_operations(faults: list[dict[str, Any]], candidate: Candidate, reference: Any, forwards: list[Forward]) -> int:

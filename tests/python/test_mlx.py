@@ -51,17 +51,25 @@ def test_a_rope_theta_that_it_does_not_find_is_named_in_every_layer(tmp_path: Pa
 class OneNormWeight(MlxEngine):
     """mlx-lm with one weight of one norm changed after loading."""
 
+    offset = 0.01
+
     def load(self) -> Any:
         model = super().load()
         norm = dict(model.named_modules())["language_model.model.layers.5.input_layernorm"]
-        norm.weight = norm.weight + 0.01 * (self.mx.arange(norm.weight.size) == 17)
+        changed = norm.weight.astype(self.mx.float32) + self.offset * (self.mx.arange(norm.weight.size) == 17)
+        norm.weight = changed.astype(norm.weight.dtype)
         return model
 
 
-def test_its_trace_alone_names_a_changed_norm_where_transformers_cannot_be_imported(embedded: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "offset"), [("float32", 0.01), ("bfloat16", 0.25)])
+def test_its_trace_alone_names_a_changed_norm_where_transformers_cannot_be_imported(
+    dtype: str, offset: float, embedded: Path, tmp_path: Path
+) -> None:
     about = _core.Mirror.open(str(embedded)).describe()
     stated = some_inputs(embedded, SOME)
-    lockstep.trace(tmp_path / "mlx.trace", embedded, OneNormWeight(embedded, about, "float32"), inputs=stated)
+    engine = OneNormWeight(embedded, about, dtype)
+    engine.offset = offset
+    lockstep.trace(tmp_path / "mlx.trace", embedded, engine, dtype=dtype, inputs=stated)
     program = f"""
 import sys
 for name in ("transformers", "mlx", "mlx_lm"):
@@ -81,4 +89,4 @@ json.dump(found.data, open({str(tmp_path / "found.json")!r}, "w"))
         "model.layers.5.input_layernorm.weight",
         [17],
     )
-    assert cause["estimate"] == pytest.approx(0.01, abs=3 * cause["estimate_error"])
+    assert cause["estimate"] == pytest.approx(offset, abs=3 * cause["estimate_error"])

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from .. import hf_model, operations
+from .. import hf_model
+from ..capture import STATES
 from ..inputs import Forward
 from ..native import _core
+from ..operations import Calls, CallsOf, Candidate, Ran, Stream, chain_of, on_input
 from ..reference import Caches
 from ..traces import Recording
 from . import Recorded
@@ -24,8 +26,8 @@ class MirrorEngine:
         self.folder, self.dtype, self.attn = folder, dtype, attn
         self.hypothesis = hypothesis
 
-    def beside(self, reference: Any, trace: _core.Trace) -> operations.Candidate:
-        """What names the mirror's operations. trace: what record() gave; reference: the live HF model."""
+    def beside(self, reference: Recorded, trace: _core.Trace) -> Candidate:
+        """What names the mirror's operations. trace: what record() gave; reference: the live HF model's."""
         return _Beside(self, reference, trace)
 
     def record(self, forwards: list[Forward], points: str) -> Recorded:
@@ -45,33 +47,61 @@ class MirrorEngine:
 
 
 class _Beside:
-    """The mirror's operations in one more forward, and what Hugging Face's sublayers are called with for the mirror's inputs."""
+    """The mirror's operations in one more forward, and Hugging Face's calls of the same sublayers on the mirror's inputs."""
 
-    def __init__(self, engine: MirrorEngine, reference: Any, trace: _core.Trace) -> None:
-        self.engine, self.reference, self.trace = engine, reference, trace
+    def __init__(self, engine: MirrorEngine, reference: Recorded, trace: _core.Trace) -> None:
+        self.engine, self.reference, self.theirs, self.trace = engine, reference.model, reference.trace, trace
 
-    def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[operations.Ran, operations.CallsOf]:
-        calls = operations.Calls(self.reference, paths)
+    def operations(self, forwards: list[Forward], name: str, paths: set[str]) -> tuple[Ran, CallsOf]:
+        chain = chain_of(forwards, name)
+        if len(chain) > 1:  # states other than Hugging Face's are in no call that it makes
+            paths = {path for path in paths if self._same_states(chain[-2].name, path)}
+        return self._ran(chain, any(f.past == name for f in forwards), paths), self._calls(forwards, name, paths)
+
+    def _same_states(self, past: str, path: str) -> bool:
+        for state in STATES:
+            mine, theirs = (trace.tensor(past, f"{path}@{state}") for trace in (self.trace, self.theirs))
+            if mine is not None and (theirs is None or not _core.same_bits(mine, theirs)):
+                return False
+        return True
+
+    def _calls(self, forwards: list[Forward], name: str, paths: set[str]) -> CallsOf:
+        calls = Calls(self.reference, paths)
         calls.run(forwards, name)
-        for path, (args, kwargs) in calls.calls.items():
-            own = self.trace.tensor(name, f"{path}.input")
-            if own is not None:
-                calls.calls[path] = operations.with_first_tensor(args, kwargs, own)
-        engine, passed = self.engine, dict[str, int]()
+        cos, sin = (self.trace.tensor(name, f"model.rotary_emb@{table}") for table in ("cos", "sin"))
+        on_own: CallsOf = {}
+        for path, call in calls.calls.items():
+            hidden = self.trace.tensor(name, f"{path}.input")
+            same = None if hidden is None else on_input(call, hidden, cos, sin)
+            if same is not None:
+                on_own[path] = same
+        return on_own
+
+    def _ran(self, chain: list[Forward], continued: bool, paths: set[str]) -> Ran:
+        engine = self.engine
+        ran: Ran = {}
         mirror = _core.Mirror.open(str(engine.folder))
         mirror.bind(engine.dtype)
-        chain = operations.chain_of(forwards, name)
-        needs_cache = len(chain) > 1 or any(f.past == name for f in forwards)
-        cache = mirror.new_cache() if needs_cache else None
-        with operations.Stream() as stream:
+        cache = mirror.new_cache() if len(chain) > 1 or continued else None
+        stream = Stream(active=False)
+        now: list[str] = []  # the suspect that the forward is in
+
+        def passed(point: str) -> None:
+            path, _, end = point.rpartition(".")
+            if path in paths and end == "input":
+                now.append(path)
+                stream.count = 0
+                ran[path] = stream.operations = []
+            elif now and path == now[-1] and end == "output":
+                now.pop()
+            stream.active = bool(now)
+
+        with stream:  # the last forward's replace those of the earlier ones
             for f in chain:
-                stream.operations.clear()
-                passed.clear()
                 mirror.forward(
-                    f.ids, f.positions, f.mask, cache, engine.attn, hf_model.variant_of(), "all", engine.hypothesis,
-                    lambda point: passed.setdefault(point, len(stream.operations)),
-                )  # fmt: skip
-        return {path: operations.inside(stream.operations, passed, path) for path in paths}, calls.calls
+                    f.ids, f.positions, f.mask, cache, engine.attn, hf_model.variant_of(), "all", engine.hypothesis, passed
+                )
+        return ran
 
 
 class TruthEngine:
