@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/tensor_text.h"
+#include "verify/drawn.h"
 #include "verify/rows.h"
 
 namespace lockstep {
@@ -240,13 +241,24 @@ void LocalCheck::evaluate_index(const Sublayer& s, Evaluation& e) {
   e.indexed = true;
   if (dtype_ == at::kDouble) return;  // no simple engine keeps float32 accumulators in a float64 run
   const auto& frame = side_of(e).frames.at(e.forward->name);
+  // In half precision one run's roundings are one throw of few dice, and a row that cancels (a first token whose q.k is
+  // small) may lose four times as much in another right engine.
+  auto draw = [&](const Values& empty, std::vector<Values>& out) {
+    for (int i = 0; i < (dtype_ == at::kFloat ? 0 : kDraws); ++i) {
+      out.push_back(empty);
+      run_.run(s, *e.forward, e.given, frame.run, e.layout, Drawn(static_cast<uint64_t>(i)), out.back());
+    }
+  };
   if (e.index.at.empty()) {
     run_.run(s, *e.forward, e.given, frame.run, e.layout, in_order_, e.index);
     if (&side_of(e) != &floor_side_) ++cost_.index;
+    draw(Values(), e.draws);
   }
   if (!e.with_values) return;
   e.forced_index = Values(*e.trace, e.forward->name);
   run_.run(s, *e.forward, e.given, frame.run, e.layout, in_order_, e.forced_index);
+  e.forced_draws.clear();
+  draw(Values(*e.trace, e.forward->name), e.forced_draws);
 }
 
 double LocalCheck::floor_of(const Evaluation& e, const std::string& point, bool inner, bool with_index) {
@@ -255,13 +267,16 @@ double LocalCheck::floor_of(const Evaluation& e, const std::string& point, bool 
     const auto& truth = inner ? from.forced_truth : from.truth;
     const auto t = truth.at.find(point);
     if (t == truth.at.end()) return;
-    for (const auto* values : {inner ? &from.forced_run : &from.run, inner ? &from.forced_index : &from.index}) {
-      const bool index = values == (inner ? &from.forced_index : &from.index);
-      const auto x = values->at.find(point);
-      if (x == values->at.end() || (index && !with_index) || x->second.sizes() != t->second.sizes()) continue;
+    auto with = [&](const Values& values) {
+      const auto x = values.at.find(point);
+      if (x == values.at.end() || x->second.sizes() != t->second.sizes()) return;
       const auto w = worst_row(point, x->second, t->second, *from.forward, from.layout.variant);
       if (std::isfinite(w.error)) floor = std::max(floor, w.error);
-    }
+    };
+    with(inner ? from.forced_run : from.run);
+    if (!with_index) return;
+    with(inner ? from.forced_index : from.index);
+    for (const auto& values : inner ? from.forced_draws : from.draws) with(values);
   };
   raise(e);
   if (floor_) raise(*floor_);

@@ -18,6 +18,9 @@ namespace lockstep {
 /// How many noise floors an error may reach. Measured: right, independent engines stay within 1.3 in float32 (MLX on
 /// SmolLM2, worst sublayer) and 2.36 in bfloat16 (MLX on the embedded checkpoint, against the first floor alone).
 constexpr double kBoundFloat32 = 2.0, kBoundHalf = 2.5;
+/// How often a suspect's roundings are drawn in half precision. With none, MLX in bfloat16 reaches 3.7 floors at a
+/// first token of the embedded checkpoint, with three less than 1.3.
+constexpr int kDraws = 3;
 double bound_of(at::ScalarType dtype);
 /// Half the unit roundoff: no floor is below it.
 double least_floor(at::ScalarType dtype);
@@ -35,6 +38,7 @@ struct Evaluation {
   const Trace* trace = nullptr;  // whose recordings `forced` went on with
   Values truth, run, index;      // float64; the run's dtype, HF's order; index order (only of a suspect)
   Values forced_truth, forced_run, forced_index;  // on the nearest promised values before
+  std::vector<Values> draws, forced_draws;        // index order in half precision, its roundings drawn
   bool indexed = false, with_values = false;
   LayerCache after;  // the states that the truth leaves
 };

@@ -89,4 +89,5 @@ json.dump(found.data, open({str(tmp_path / "found.json")!r}, "w"))
         "model.layers.5.input_layernorm.weight",
         [17],
     )
-    assert cause["estimate"] == pytest.approx(offset, abs=3 * cause["estimate_error"])
+    stored = 0 if dtype == "float32" else 2**-7  # mlx-lm keeps 1 + w, in the run's dtype
+    assert cause["estimate"] == pytest.approx(offset, abs=3 * cause["estimate_error"] + stored)
