@@ -163,7 +163,7 @@ def one(folder: Path, about: dict[str, Any], make: Make, thorough: bool) -> dict
     forwards = inputs.default_inputs(about["vocab"], about["mrope"]) + ten_splits(about["vocab"])
     if thorough:
         forwards = [f for f in forwards if f.name in SOME]
-    stated = [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
+    stated = inputs.to_json(forwards)
     engine = make(folder, about)
     found = bisection.bisect(folder, engine, dtype=engine.dtype, inputs=stated, thorough=thorough)
     judged = [d for d in found.data["drift"] if d["injected"] is not None]

@@ -68,7 +68,7 @@ class Bench:
         self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
         if names:
             self.forwards = [f for f in self.forwards if f.name in names]
-        self.stated = [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in self.forwards]
+        self.stated = inputs.to_json(self.forwards)
         engine = HfEngine(self.folder, self.about, "float32", "sdpa")
         self.reference: Recorded = engine.record(self.forwards, "all")
         self.kinds = faults.kinds_of(self.reference.model)

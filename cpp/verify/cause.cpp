@@ -285,21 +285,20 @@ void find_causes(LocalCheck& check, const Sublayer& s, const SideResult& side, c
                  const std::set<std::string>& without, Causes& causes) {
   Finder finder(check, s, side, trace);
   if (finder.empty()) return;
+  auto add = [&](Tried t) {
+    if (t.standing == Standing::proved && finder.seen_in_index_order(t)) t.standing = Standing::not_discriminated;
+    causes.tried.push_back(std::move(t));
+  };
   for (const auto& h : hypotheses()) {
     if (!h.applies(s.kind) || without.count(h.name)) continue;
     // A run in half precision rounds its weights and tables by itself.
     if (h.fault_class == FaultClass::precision && check.dtype() != at::kFloat) continue;
-    causes.tried.push_back(finder.attempt(h));
+    add(finder.attempt(h));
     auto& t = causes.tried.back();
-    if (t.standing == Standing::proved && finder.seen_in_index_order(t)) t.standing = Standing::not_discriminated;
     if (t.standing != Standing::proved) t.projection = Projection();  // its rows are not needed any more
   }
   if (!without.count("one weight")) {
-    if (auto weight = finder.single_weight()) {
-      if (weight->standing == Standing::proved && finder.seen_in_index_order(*weight))
-        weight->standing = Standing::not_discriminated;
-      causes.tried.push_back(std::move(*weight));
-    }
+    if (auto weight = finder.single_weight()) add(std::move(*weight));
   }
   for (const auto& t : causes.tried) {
     if (t.standing == Standing::proved && (!causes.best || t.left < causes.best->left)) causes.best = &t;

@@ -36,7 +36,7 @@ class Finder {
   bool empty() const { return pool_.empty(); }
   /// Projects onto one hypothesis; one that has a number in it is fitted.
   Tried attempt(const Hypothesis& h);
-  /// Does right arithmetic in index order show a part of the same error? Then it is no fault.
+  /// Does right arithmetic in index order show a part of the same error? Then this run cannot tell.
   bool seen_in_index_order(const Tried& t);
   /// The strongest single weight of the sublayer's linear maps, or of a norm.
   std::optional<Tried> single_weight();

@@ -12,7 +12,7 @@ import torch
 
 from . import inputs as given
 from . import trace_file
-from .inputs import Forward
+from .inputs import Forward, to_json
 from .native import InputError
 from .traces import CACHE_STATES
 
@@ -77,7 +77,7 @@ def import_trace(
         "transformers": None,
         "threads": None,
         "cpu_capability": None,
-        "forwards": [trace_file.forward_entry(f.name, f.ids, f.positions, f.mask, f.past) for f in forwards],
+        "forwards": to_json(forwards),
         "points": trace_file.promised_points(fired, cached, CACHE_STATES),
     }
     trace_file.write(output, manifest, tensors)

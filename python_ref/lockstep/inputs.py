@@ -10,7 +10,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,11 @@ def from_file(path: str | os.PathLike[str]) -> list[Forward]:
     if isinstance(data, dict) and "forwards" in data:
         data = data["forwards"]
     return from_json(data, str(path))
+
+
+def to_json(forwards: Iterable[Forward]) -> list[dict[str, Any]]:
+    """The `forwards` list of the trace format, as from_json reads it."""
+    return [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
 
 
 def from_json(data: Any, where: str = "inputs") -> list[Forward]:

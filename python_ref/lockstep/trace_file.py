@@ -20,19 +20,6 @@ FORMAT_VERSION = 1
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def forward_entry(
-    name: str, ids: torch.Tensor, positions: torch.Tensor | None, mask: torch.Tensor | None, past: str | None
-) -> dict[str, Any]:
-    """One entry of the manifest's `forwards`."""
-    return {
-        "name": name,
-        "ids": ids.tolist(),
-        "positions": None if positions is None else positions.tolist(),
-        "mask": None if mask is None else mask.tolist(),
-        "past": past,
-    }
-
-
 def promised_points(fired: Mapping[str, Sequence[str]], cached: Sequence[str], states: Sequence[str]) -> list[str]:
     """The manifest's `points` in execution order: bare where every forward fired it (a state: every cached one), else
     `<forward>/<point>`. fired: forward -> points."""

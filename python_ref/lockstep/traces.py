@@ -10,7 +10,7 @@ import torch
 
 from . import trace_file
 from .capture import STATES
-from .inputs import Forward
+from .inputs import Forward, to_json
 from .native import InputError, _core
 
 CACHE_STATES = tuple(state for state in STATES if state not in ("cos", "sin"))
@@ -70,7 +70,7 @@ def manifest(trace: _core.Trace, producer: dict[str, Any], model: dict[str, Any]
         "transformers": producer.get("transformers"),
         "threads": threads,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "forwards": [trace_file.forward_entry(f.name, f.ids, f.positions, f.mask, f.past) for f in forwards],
+        "forwards": to_json(forwards),
         "points": trace_file.promised_points(fired, cached, CACHE_STATES),
     }
 

@@ -112,7 +112,7 @@ def some_inputs(model: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     about = _core.Mirror.open(str(model)).describe()
     forwards = [f for f in inputs.default_inputs(about["vocab"], about["mrope"]) if f.name in names]
     assert len(forwards) == len(tuple(names))
-    return [{k: x.tolist() if isinstance(x, torch.Tensor) else x for k, x in vars(f).items()} for f in forwards]
+    return inputs.to_json(forwards)
 
 
 def ids_forward(*ids: int, name: str = "ids", **more: Any) -> dict[str, Any]:

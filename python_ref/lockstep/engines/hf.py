@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..inputs import Forward
+from ..inputs import Forward, to_json
 from ..native import InputError, _core
 from ..reference import Reference
-from ..trace_file import forward_entry
 from . import Recorded, live
 
 KEYS = ("attn", "dtype", "python")
@@ -87,7 +86,7 @@ class HfEngine:
                         "attn": self.attn,
                         "points": points,
                         "threads": _threads(),
-                        "forwards": [forward_entry(f.name, f.ids, f.positions, f.mask, f.past) for f in forwards],
+                        "forwards": to_json(forwards),
                         "out": str(out),
                     }
                 )
