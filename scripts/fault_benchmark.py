@@ -1,11 +1,13 @@
 """Plants faults at seeded random layers, bisects, and counts what was found; and what two baselines find.
 
-    scripts/fault_benchmark [--model embedded|smollm2] [--count N] [--seed S] [--kind NAME] [--thorough] [--without-own]
-                            [--json FILE]
+    scripts/fault_benchmark [--model embedded|smollm2] [--count N] [--seed S] [--kind NAME] [--from-trace] [--thorough]
+                            [--without-own] [--json FILE]
 
 found: the planted sublayer is among the faults. only: no other one is. operation: its name is one the kind may have.
 cause: the planted kind is the cause or in its `also`. --without-own bisects each once more with its own hypothesis, and those
-that cannot be told from it, taken away: what is then called a cause is a wrong one. Exit 1 if a bar is missed.
+that cannot be told from it, taken away: what is then called a cause is a wrong one. --from-trace shows the bisection the
+candidate's recording alone: no parameters, no stress inputs, no operations. What lies below the bound is bisected again with
+--thorough: proved, or listed with what the planted kind's own hypothesis came to. Exit 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -26,9 +29,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from checkpoints import checkpoint
 
-from lockstep import bisection, faults, hub, inputs
+from lockstep import bisection, faults, hub, inputs, tracing
 from lockstep.engines import Recorded
 from lockstep.engines.hf import HfEngine
+from lockstep.engines.trace import TraceEngine
 from lockstep.native import _core
 
 
@@ -63,6 +67,7 @@ def baseline(reference: _core.Trace, candidate: _core.Trace, layers: int) -> tup
 class Bench:
     def __init__(self, model: str, names: list[str] | None) -> None:
         self.name = model
+        self.scratch = tempfile.TemporaryDirectory()
         self.folder = hub.resolve(None if model == "embedded" else checkpoint(model))
         self.about = _core.Mirror.open(str(self.folder)).describe()
         self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
@@ -83,12 +88,42 @@ class Bench:
     def engine(self, kind: faults.Kind, layer: int) -> HfEngine:
         return HfEngine(self.folder, self.about, "float32", "sdpa", patch=lambda model: kind.apply(model, layer) and None)
 
-    def run(self, kind: faults.Kind, layer: int, thorough: bool) -> dict[str, Any]:
+    def shown(self, engine: HfEngine, from_trace: bool) -> tuple[Any, list[dict[str, Any]] | None]:
+        """What the bisection is given: the engine, or its recording as a file; and the inputs, which a file has itself."""
+        if not from_trace:
+            return engine, self.stated
+        path = Path(self.scratch.name) / "candidate.trace"
+        tracing.trace(path, self.folder, engine, points="all", inputs=self.stated)
+        return TraceEngine(path), None
+
+    @staticmethod
+    def proof(found: bisection.Findings, kind: faults.Kind, place: str) -> dict[str, Any]:
+        """Did --thorough prove the planted kind where it is; what did its own hypothesis come to; what else was proved."""
+        proved = [
+            {**cause, "point": entry["point"]}
+            for entry in [*found.faults, *found.data["notes"]]
+            if (cause := entry.get("cause", entry)) and cause["hypothesis"]
+        ]
+        mine = [p for p in proved if p["point"] == place and kind.name in (p["hypothesis"], *p["also"])]
+        own = [p for p in found.data["projections"] if p["point"] == place and p["hypothesis"] == kind.name]
+        return {
+            "proved": bool(mine),
+            "own": own[0] if own else None,
+            "wrong_causes": [f"{p['point']}: {p['hypothesis']}" for p in proved if p not in mine],
+        }
+
+    def run(self, kind: faults.Kind, layer: int, thorough: bool, from_trace: bool) -> dict[str, Any]:
         started = time.perf_counter()
         engine = self.engine(kind, layer)
         row: dict[str, Any] = {"model": self.name, "kind": kind.name, "place": kind.path(layer)}
         try:
-            found = bisection.bisect(self.folder, engine, reference=self.reference, inputs=self.stated, thorough=thorough)
+            shown, stated = self.shown(engine, from_trace)
+            found = bisection.bisect(self.folder, shown, reference=self.reference, inputs=stated, thorough=thorough)
+            below = found.verdict != "identical" and not any(f["point"] == row["place"] for f in found.faults)
+            row.update(below=below, proved=None)
+            if below:
+                closer = bisection.bisect(self.folder, shown, reference=self.reference, inputs=stated, thorough=True)
+                row.update(self.proof(closer, kind, row["place"]))
         except Exception as error:
             return {**row, "error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         mine = [f for f in found.faults if f["side"] == "candidate"]
@@ -106,13 +141,14 @@ class Bench:
             value=at and at["value"],
             operation=at and at["operation"] and at["operation"]["name"],
             operation_right=None
-            if at is None or not kind.operations
+            if at is None or not kind.operations or from_trace
             else bool(at["operation"]) and at["operation"]["name"] in kind.operations,
             cause=cause and cause["hypothesis"],
             also=cause["also"] if cause else [],
             cause_right=kind.name in names if at else None,
             others=[f["point"] for f in mine if f["point"] != row["place"]],
-            wrong_causes=[f"{f['point']}: {f['cause']['hypothesis']}" for f in mine if f["cause"] and f["point"] != row["place"]],
+            wrong_causes=row.get("wrong_causes", [])
+            + [f"{f['point']}: {f['cause']['hypothesis']}" for f in mine if f["cause"] and f["point"] != row["place"]],
             hypotheses=found.data["cost"]["hypotheses"],
             seconds=round(time.perf_counter() - started, 1),
         )
@@ -134,6 +170,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", action="append", help="only this kind; may be repeated")
     parser.add_argument("--inputs", help="only these of the default inputs, NAME,NAME,... (default: all)")
+    parser.add_argument("--from-trace", action="store_true", help="show the bisection the candidate's trace alone")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--without-own", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -151,7 +188,7 @@ def main() -> int:
             for kind in chosen.sample(kinds, len(kinds)):
                 plants.append((kind, chosen.choice(kind.layers(bench.reference.model))))
         for kind, layer in plants[:share]:
-            row = bench.run(kind, layer, options.thorough)
+            row = bench.run(kind, layer, options.thorough, options.from_trace)
             if options.without_own and row.get("found"):
                 try:
                     row["wrong_causes"] += bench.without_own(kind, layer, row)
@@ -186,12 +223,21 @@ def report(rows: list[dict[str, Any]], path: Path | None) -> int:
         print(f"could not run: {row['kind']} at {row['place']}: {row['error']}")
     for row in judged:
         if not row["found"]:
-            why = "no bit changed" if not row["changed"] else "below the bound"
+            own = row.get("own")
+            why = "no bit changed"
+            if row["changed"]:
+                why = "below the bound; with --thorough " + (
+                    "proved" if row["proved"] else own["standing"] if own else "the same function"
+                )
+            if own:
+                why += f", alpha {own['alpha']:.3g} +- {own['alpha_error']:.1g}"
             print(f"not found: {row['kind']} at {row['place']} ({row['model']}): ratio {row['ratio']:.3g}, {why}")
     totals = {key: share_of(above, key) for key in ("found", "only", "operation_right", "cause_right")}
     found_all = share_of(judged, "found")
     print(f"{len(rows)} planted, {len(failed)} could not run; found {found_all[0]} of {found_all[1]}; of those above the bound: "
           + ", ".join(f"{key} {a}/{b}" for key, (a, b) in totals.items()))  # fmt: skip
+    proved = share_of(judged, "proved")
+    print(f"below the bound: {proved[1]}, of these --thorough proves {proved[0]}")
     wrong = [row for row in judged if row["wrong_causes"]]
     for row in wrong:
         print(f"wrong cause: {row['kind']} at {row['place']} ({row['model']}): {', '.join(row['wrong_causes'])}")

@@ -68,6 +68,7 @@ class Bisection {
             {"faults", faults_},
             {"notes", notes_},
             {"power", power},
+            {"projections", projections_},
             {"points", points_},
             {"judged", judged_.size()},
             {"not_compared", not_compared},
@@ -162,7 +163,15 @@ class Bisection {
   }
 
   void note_power(const Sublayer& s, const Causes& causes) {
-    for (const auto& t : causes.tried) power_[t.label][name(t.standing)].push_back(s.path);
+    for (const auto& t : causes.tried) {
+      power_[t.label][name(t.standing)].push_back(s.path);
+      if (t.standing == Standing::same_function) continue;
+      projections_.push_back({{"point", s.path},
+                              {"hypothesis", t.label},
+                              {"standing", name(t.standing)},
+                              {"alpha", number(t.alpha)},
+                              {"alpha_error", number(t.alpha_error)}});
+    }
   }
 
   json drift(const Sublayer& s, const std::vector<SideResult>& results) {
@@ -236,7 +245,7 @@ class Bisection {
   const BisectOptions& options_;
   LocalCheck check_;
   std::vector<std::pair<std::string, std::shared_ptr<const Trace>>> traces_;
-  json drift_ = json::array(), faults_ = json::array(), notes_ = json::array();
+  json drift_ = json::array(), faults_ = json::array(), notes_ = json::array(), projections_ = json::array();
   std::map<std::string, std::map<std::string, std::vector<std::string>>> power_;
   json points_ = json::array();
   std::vector<std::string> judged_;

@@ -248,7 +248,9 @@ void Finder::fit(const Hypothesis& h, Tried& t) {
     const double reach = kErrors * t.estimate_error / std::max(config, 1e-300);
     t.standing = reach < 1 ? Standing::ruled_out : Standing::not_discriminated;
   } else {
-    t.standing = at_estimate && !seen ? Standing::not_discriminated : Standing::ruled_out;
+    // Nor could it tell where the hypothesis fits, but a number so near to the config's is not proved.
+    const bool fits = rounding && std::abs(t.alpha - 1) <= std::max(0.1, 2 * t.alpha_error);
+    t.standing = fits || (at_estimate && !seen) ? Standing::not_discriminated : Standing::ruled_out;
   }
 }
 

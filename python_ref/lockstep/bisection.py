@@ -299,6 +299,7 @@ class _Bisection:
                 "faults": faults,
                 "notes": result["notes"],
                 "power": result["power"],
+                "projections": result["projections"],
                 "cost": {
                     **result["cost"],
                     "reference_forwards": forwards,

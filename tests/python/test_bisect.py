@@ -406,6 +406,13 @@ def test_a_clean_thorough_run_names_nothing(embedded: Path) -> None:
     assert (found.exit_code, found.faults, found.data["notes"]) == (0, [], [])
     standings = {s for standing in found.data["power"].values() for s in standing}
     assert standings <= {"ruled_out", "not_discriminated", "same_function"} and "ruled_out" in standings
+    stated = {(p["hypothesis"], p["point"]): p["standing"] for p in found.data["projections"]}
+    assert stated == {
+        (hypothesis, point): standing
+        for hypothesis, standing_of in found.data["power"].items()
+        for standing, points in standing_of.items() if standing != "same_function"
+        for point in points
+    }  # fmt: skip
 
 
 # verify's verdict `rounding`

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Exit codes everywhere: 0 passes, 1 does not, 2 could not judge; 130 after Ctrl-C."""
@@ -12,14 +14,17 @@ def main() -> None:
         sys.exit(_run())
     except KeyboardInterrupt:
         print("lockstep: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _run() -> int:
     from .app import app
 
     try:
-        return int(app(standalone_mode=False) or 0)
+        code = int(app(standalone_mode=False) or 0)
+        if code == INTERRUPTED:  # some typers return it, others raise Abort
+            raise KeyboardInterrupt
+        return code
     except Exception as error:
         # typer carries a click of its own: its exceptions are known by what they offer, not by their class.
         if type(error).__name__ == "Abort":
