@@ -26,3 +26,11 @@ def checkpoint(name: str) -> Path:
     print(f"making {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, str(ROOT / "scripts" / script), *arguments, str(folder)], check=True, stdout=sys.stderr)
     return folder
+
+
+def tokenizer_folder(name: str) -> Path:
+    """A tokenizer of scripts/fetch_tokenizers.py; made if it is not there."""
+    folder = ROOT / "build" / "tokenizers"
+    if not (folder / name).is_dir():
+        subprocess.run([sys.executable, str(ROOT / "scripts" / "fetch_tokenizers.py"), str(folder), name], check=True)
+    return folder / name

@@ -46,5 +46,7 @@ inline Level parse_level(const std::string& name) {
 
 /// Trace and bisect, in bisect.cpp.
 void bind_bisect(py::module_& m);
+/// Tokenizers, in text.cpp.
+void bind_text(py::module_& m);
 
 }  // namespace lockstep

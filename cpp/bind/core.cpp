@@ -294,6 +294,7 @@ PYBIND11_MODULE(_core, m) {
       py::arg("reference"), py::arg("candidate"), py::arg("mask") = py::none());
 
   bind_bisect(m);
+  bind_text(m);
 
   py::class_<Coverage>(m, "Coverage")
       .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }),

@@ -96,6 +96,23 @@ ConfigReader ConfigReader::child(const std::string& key) {
   return reader;
 }
 
+std::vector<ConfigReader> ConfigReader::children(const std::string& key) {
+  const json* list = raw(key);
+  if (!list || !list->is_array()) fail(key, "expected a list, found " + (list ? shown(*list) : std::string("nothing")));
+  std::vector<ConfigReader> readers;
+  for (size_t i = 0; i < list->size(); ++i) {
+    readers.emplace_back((*list)[i], where_, fmt::format("{}/{}/{}", pointer_, key, i));
+    readers.back().settings_ = settings_;
+  }
+  return readers;
+}
+
+const json* ConfigReader::raw(const std::string& key) {
+  read_.insert(key);
+  const auto it = object_.find(key);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
 void ConfigReader::fail(const std::string& key, const std::string& expected_found) const {
   throw LoadError(fmt::format("{}: {}", at(key), expected_found));
 }

@@ -28,6 +28,10 @@ class ConfigReader {
   bool has(const std::string& key) const;  // present and not null
   /// The object under `key`. Raises LoadError if it is absent or no object.
   ConfigReader child(const std::string& key);
+  /// The objects of the list under `key`. Raises LoadError if it is absent, no list, or holds something else.
+  std::vector<ConfigReader> children(const std::string& key);
+  /// The value under `key` as it is, or null: for what is too large to be copied.
+  const nlohmann::json* raw(const std::string& key);
 
   /// A key that must be there, of the right type; else LoadError. T: int64_t, double, bool, std::string,
   /// std::vector<std::string>, std::vector<int64_t>.

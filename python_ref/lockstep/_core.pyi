@@ -167,3 +167,26 @@ class Coverage:
         self, ids: torch.Tensor, positions: torch.Tensor | None, mask: torch.Tensor | None, past: int, cached: bool
     ) -> None: ...
     def finish(self) -> dict[str, Any]: ...
+
+def unicode_tables_release() -> str:
+    """The release of tokenizers that the Unicode tables were taken from."""
+
+def unicode_class(name: str) -> list[tuple[int, int]]:
+    """Inclusive ranges of a class such as Lu, Han, space, word or digit; empty if there is no table for it."""
+
+def nfc(text: str) -> str:
+    """NFC as Hugging Face's tokenizers know it (Unicode 9)."""
+
+class Tokenizer:
+    @staticmethod
+    def open(folder: str) -> Tokenizer:
+        """raises LoadError naming what is wrong or not implemented"""
+
+    def encode(self, text: bytes, special: bool = True) -> list[int]: ...
+    def pieces(self, text: bytes, special: bool = True) -> list[tuple[int, str, int, int]]: ...
+    def decode(self, ids: list[int], skip_special: bool = False) -> str: ...
+    def id_of(self, token: str) -> int | None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def bos(self) -> int | None: ...

@@ -1,4 +1,5 @@
-"""Valid little checkpoints for the fuzzers to corrupt, both families, one file and two shards; and a trace, OUT.trace.
+"""Valid little checkpoints for the fuzzers to corrupt, both families, one file and two shards; a trace, OUT.trace; and
+tokenizers of both kinds, OUT.tokenizers.
 
 python tests/python/fuzz_seeds.py OUT
 """
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import lockstep
 from conftest import TINY, make_twin
@@ -30,12 +32,41 @@ def shard(source: Path, folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
+def tokenizers(out: Path) -> None:
+    """A byte-level one, and one that stands bytes in for what it does not have."""
+    byte_level = Tokenizer(models.BPE())
+    byte_level.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(r"(?i:'s|'t)| ?\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+|."), "isolated")
+    byte_level.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    byte_level.post_processor = processors.ByteLevel(trim_offsets=True)
+    byte_level.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    byte_level.train_from_iterator(["The licence says that the licence holds"] * 3, trainer)
+
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{b:02X}>": 3 + b for b in range(256)}}
+    for token in ["\u2581", "t", "h", "e", "th", "the", "\u2581the"]:
+        vocab[token] = len(vocab)
+    merges = [("t", "h"), ("th", "e"), ("\u2581", "the")]
+    fallback = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    fallback.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    fallback.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    fallback.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    for name, tokenizer in (("byte_level", byte_level), ("fallback", fallback)):
+        tokenizer.add_special_tokens(["<s>", "</s>"])
+        (out / name).mkdir(parents=True)
+        tokenizer.save(str(out / name / "tokenizer.json"))
+
+
 def main() -> None:
     out = Path(sys.argv[1])
     for family in TINY:
         make_twin(out / f"{family}-one", family, num_hidden_layers=4 if family == "qwen3_5" else 1)
         shard(out / f"{family}-one", out / f"{family}-two")
     ids = [{"name": "a", "ids": [[3, 1, 4]]}, {"name": "b", "ids": [[5]], "past": "a"}]
+    tokenizers(Path(f"{out}.tokenizers"))
     lockstep.trace(f"{out}.trace", out / "qwen3_5-one", "mirror", points="all", inputs=ids)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-INTERRUPTED = 130
+from .interrupts import INTERRUPTED, leaving
 
 
 def main() -> None:
@@ -18,8 +18,8 @@ def main() -> None:
 
 
 def _run() -> int:
-    from .app import app
-
+    with leaving():
+        from .app import app
     try:
         code = int(app(standalone_mode=False) or 0)
         if code == INTERRUPTED:  # some typers return it, others raise Abort

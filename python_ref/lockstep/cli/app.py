@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .interrupts import leaving
+from .options import MODEL_HELP
 from .progress import progress
+from .tokenize import tokenize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +30,15 @@ app = typer.Typer(
     "Exit codes: 0 passes, 1 does not, 2 could not judge.",
 )
 
-MODEL_HELP = "A checkpoint folder or a hub id; the embedded checkpoint if left out."
-
 
 @app.callback()
-def _root() -> None: ...
+def _root() -> None:
+    if "--help" not in sys.argv:  # every command needs torch
+        with leaving():
+            from .. import native  # noqa: F401
+
+
+app.command()(tokenize)
 
 
 @app.command()

@@ -1,0 +1,54 @@
+// lockstep-native: no Python on the machine.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "core/error.h"
+#include "core/vector_math.h"
+
+namespace {
+
+constexpr int kCouldNotJudge = 2;
+
+/// libgomp reads it when it is loaded, which is before main: spinning threads would slow everything beside them down.
+void wait_passively(char** arguments) {
+  if (std::getenv("OMP_WAIT_POLICY")) return;
+  ::setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
+  ::execv("/proc/self/exe", arguments);  // comes back only if it cannot; then it is slower, and right
+}
+
+int run(int count, char** arguments) {
+  CLI::App app(
+      "Lockstep without Python: the same jobs, output and exit codes as the command `lockstep`.\n"
+      "Exit codes: 0 passes, 1 does not, 2 could not judge.",
+      "lockstep-native");
+  app.require_subcommand(1);
+  lockstep::cli::Action chosen;
+  lockstep::cli::add_names(app, chosen);
+  lockstep::cli::add_tokenize(app, chosen);
+  try {
+    app.parse(count, arguments);
+    lockstep::settle_vector_math();
+    return chosen();
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::Error& error) {
+    std::cerr << "lockstep-native: error: " << error.what() << " (--help lists the options)\n";
+  } catch (const lockstep::Error& error) {
+    std::cerr << "lockstep-native: error: " << error.what() << '\n';
+  } catch (const std::exception& error) {
+    std::cerr << "lockstep-native: error: unexpected: " << error.what() << '\n';
+  }
+  return kCouldNotJudge;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  wait_passively(arguments);
+  const int code = run(count, arguments);
+  std::cout.flush();
+  return code;
+}
