@@ -18,6 +18,7 @@ def main() -> None:
 
 
 def _run() -> int:
+    from . import generate  # noqa: F401  (registers itself)
     from .app import app
 
     try:

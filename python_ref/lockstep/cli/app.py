@@ -96,7 +96,7 @@ def verify(
         files.write_text(junit, junit_text(data))
     from ..report import table
 
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(table.closing(data), highlight=False)
         else:
@@ -169,7 +169,7 @@ def bisect(
         files.write_text(json_file, files.json_text(found.data))
     if junit:
         files.write_text(junit, findings.junit_text(found.data))
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(findings.closing(found.data), highlight=False)
         else:
@@ -213,7 +213,7 @@ def trace(
             output, folder, source, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs,
             timeout=timeout, names=name_map, threads=threads, progress=say,
         )  # fmt: skip
-    with _readers_may_leave():
+    with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
     return 0
 
@@ -232,7 +232,7 @@ def import_trace(
 
     files.check_writable("-o", output, [dump, name_map, inputs])
     written = importing.import_trace(dump, output, names=name_map, ids=ids, inputs=inputs)
-    with _readers_may_leave():
+    with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
         if written["unmapped"]:
             print(f"not in the map, left out: {len(written['unmapped'])} ({', '.join(written['unmapped'][:3])}, ...)")
@@ -257,7 +257,7 @@ def compare(
     data = comparison.compare(a, b, atol=atol, rtol=rtol, bitwise=bitwise)
     if json_file:
         files.write_text(json_file, files.json_text(data))
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(findings.closing(data), highlight=False)
         else:
@@ -284,13 +284,13 @@ def names(
     data = module.listing(folder)
     if json_file:
         files.write_text(json_file, files.json_text(data))
-    with _readers_may_leave():
+    with readers_may_leave():
         module.show(data, _console())
     return int(data["exit_code"])
 
 
 @contextlib.contextmanager
-def _readers_may_leave() -> Iterator[None]:
+def readers_may_leave() -> Iterator[None]:
     """`lockstep ... | head -1`: a closed pipe ends the printing, not the verdict."""
     try:
         yield
