@@ -2,7 +2,7 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
+NAME is forward, decode, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
 page cache warm; a ratio compares the two members of a pair. --json writes a list of {name, value, unit, bar, passes,
 pairs}. Exit 1 where a bar is missed.
 """
@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from checkpoints import checkpoint
 
-from lockstep import inputs, operations, verification
+from lockstep import hf_model, inputs, operations, verification
 from lockstep.native import _core
 
-LONG, SHORT = 279, 6
+LONG, SHORT, STEPS = 279, 6, 4
 
 
 class Results:
@@ -80,6 +80,34 @@ def bench_forward(results: Results, pairs: int) -> None:
         )
         results.add(f"forward.hf.{tokens}_tokens", statistics.median(plain), "s")
         results.add(f"forward.mirror_over_hf.{tokens}_tokens", ratio, "x", 1.10 if tokens == LONG else None, found)
+
+
+def bench_decode(results: Results, pairs: int) -> None:
+    """Steps of one token over the cache, the mirror's against Hugging Face's forwards alone (generate() costs more)."""
+    folder, step = checkpoint("full-float32"), torch.tensor([[7919]])
+    for dtype, bar in (("float32", 1 / 1.5), ("bfloat16", None)):
+        mirror = _core.Mirror.open(str(folder))
+        mirror.bind(dtype)
+        about = mirror.describe()
+        model, _ = hf_model.load(folder, about["hf_class"], dtype, "sdpa", about["tied"])
+        ids = torch.tensor([[(i * 7919) % 248_000 for i in range(SHORT)]])
+        cache, decoding = hf_model.new_cache(model), _core.Decoding(mirror, "sdpa", hf_model.variant_of())
+        stated = {hf_model.cache_argument(model): cache, "use_cache": True, "logits_to_keep": 1}
+
+        def theirs(ids: torch.Tensor = step, model: Any = model, stated: Any = stated) -> torch.Tensor:
+            with torch.no_grad():
+                return model(input_ids=ids, **stated).logits[:, -1]
+
+        same = _core.same_bits(theirs(ids).contiguous(), decoding.prefill(ids))
+        same &= _core.same_bits(theirs().contiguous(), decoding.step(step[0]))
+        assert same, "the two sides do not decode in the same bits"
+        ratio, found, plain = ratios(
+            lambda theirs=theirs: [theirs() for _ in range(STEPS)],
+            lambda decoding=decoding: [decoding.step(step[0]) for _ in range(STEPS)],
+            pairs,
+        )
+        results.add(f"decode.hf.{dtype}", STEPS / statistics.median(plain), "tokens/s")
+        results.add(f"decode.mirror_over_hf.{dtype}", ratio, "x", bar, found)
 
 
 def bench_lockstep(results: Results, pairs: int) -> None:
@@ -183,6 +211,7 @@ def bench_memory(results: Results, pairs: int) -> None:
 
 BENCHES: dict[str, Callable[[Results, int], None]] = {
     "forward": bench_forward,
+    "decode": bench_decode,
     "lockstep": bench_lockstep,
     "provenance": bench_provenance,
     "operations": bench_operations,

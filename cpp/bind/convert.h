@@ -1,12 +1,16 @@
 // What the parts of the Python module share: how JSON, options and tensors cross.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "core/tensor_text.h"
@@ -44,9 +48,19 @@ inline Level parse_level(const std::string& name) {
   throw InputError("points \"" + name + "\": expected layer, sublayer or all");
 }
 
-/// Trace and bisect, in bisect.cpp.
+/// Raises InputError inside of torch.autocast.
+inline void refuse_autocast() {
+  if (at::autocast::is_autocast_enabled(at::kCPU))
+    throw InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast");
+}
+
+/// A hypothesis applied to a run, (name, module path), or null: how tests see that a wrong mirror is found.
+std::unique_ptr<Arithmetic> changed_arithmetic(const std::optional<std::pair<std::string, std::string>>& changed);
+
+/// Trace and bisect, in bisect.cpp; generation, in generate.cpp.
 void bind_bisect(py::module_& m);
 /// Tokenizers, in text.cpp.
 void bind_text(py::module_& m);
+void bind_generate(py::module_& m);
 
 }  // namespace lockstep

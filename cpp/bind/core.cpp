@@ -1,5 +1,4 @@
 // The Python module lockstep._core. Thin: it turns tensors and strings, and releases the GIL around long work.
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -18,10 +17,8 @@
 
 using namespace lockstep;
 
-namespace {
-
-/// A hypothesis applied to a run, (name, module path): how tests see that a wrong mirror is found.
-std::unique_ptr<Arithmetic> changed_arithmetic(const std::optional<std::pair<std::string, std::string>>& changed) {
+std::unique_ptr<Arithmetic> lockstep::changed_arithmetic(
+    const std::optional<std::pair<std::string, std::string>>& changed) {
   if (!changed) return nullptr;
   const auto& h = hypothesis(changed->first);
   auto change = h.change();
@@ -30,6 +27,8 @@ std::unique_ptr<Arithmetic> changed_arithmetic(const std::optional<std::pair<std
   change.value_of = h.first_try;
   return std::make_unique<Changed>(std::move(change), changed->second, at::kFloat, Order::hf);
 }
+
+namespace {
 
 Inputs make_inputs(const at::Tensor& ids, const MaybeTensor& positions, const MaybeTensor& mask) {
   return {ids, or_undefined(positions), or_undefined(mask)};
@@ -216,9 +215,7 @@ PYBIND11_MODULE(_core, m) {
             {
               py::gil_scoped_release release;
               at::NoGradGuard no_grad;
-              if (at::autocast::is_autocast_enabled(at::kCPU)) {
-                throw InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast");
-              }
+              refuse_autocast();
               const auto v = Variant::named(variant);
               const auto arithmetic = changed_arithmetic(changed);
               Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
@@ -295,6 +292,7 @@ PYBIND11_MODULE(_core, m) {
 
   bind_bisect(m);
   bind_text(m);
+  bind_generate(m);
 
   py::class_<Coverage>(m, "Coverage")
       .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }),

@@ -1,5 +1,6 @@
 // Tokenizers in the Python module. Text crosses as UTF-8 bytes, so that invalid ones can be given.
 #include "text/open.h"
+#include "text/stream.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -62,6 +63,10 @@ void bind_text(py::module_& m) {
       .def("id_of", &Tokenizer::id_of, py::arg("token"))
       .def_property_readonly("size", &Tokenizer::size)
       .def_property_readonly("bos", &Tokenizer::bos);
+  py::class_<TextStream>(m, "TextStream")
+      .def(py::init<const Tokenizer&>(), py::arg("tokenizer"), py::keep_alive<1, 2>())
+      .def("add", &TextStream::add, py::arg("id"))
+      .def("finish", &TextStream::finish);
 }
 
 }  // namespace lockstep

@@ -3,12 +3,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/ids.h"
 #include "cli/model.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -44,24 +46,11 @@ std::pair<std::string, std::string> model_and_text(const Options& options) {
 
 std::string read_whole(const std::string& file) {
   if (file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::error_code ec;
+  if (std::filesystem::is_directory(file, ec)) throw LoadError(fmt::format("{}: cannot be read: Is a directory", file));
   std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw LoadError(fmt::format("{}: cannot be read: {}", file, std::strerror(errno ? errno : EISDIR)));
-  return text;
-}
-
-std::vector<int64_t> ids_of(std::string text) {
-  std::replace(text.begin(), text.end(), ',', ' ');
-  std::istringstream in(text);
-  std::vector<int64_t> ids;
-  for (std::string part; in >> part;) {
-    if (part.size() > 18 || part.find_first_not_of("0123456789") != std::string::npos) {
-      throw InputError(fmt::format("--decode \"{}\": expected whole numbers with commas between, like 1,2,3", text));
-    }
-    ids.push_back(std::stoll(part));
-  }
-  if (ids.empty()) throw InputError("--decode: expected at least one id, found none");
-  return ids;
+  if (!in) throw LoadError(fmt::format("{}: cannot be read: {}", file, std::strerror(errno)));
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 int tokenize(const Options& options) {
@@ -71,7 +60,7 @@ int tokenize(const Options& options) {
   const auto [model, text] = model_and_text(options);
   const auto tokenizer = open_tokenizer(resolve_model(model));
   if (options.has_decode) {
-    std::cout << tokenizer->decode(ids_of(options.decode), false) << '\n';
+    std::cout << tokenizer->decode(ids_of(options.decode, "--decode"), false) << '\n';
     return 0;
   }
   const auto given = valid_utf8(options.has_file ? read_whole(options.file) : text);

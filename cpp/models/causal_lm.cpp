@@ -9,13 +9,20 @@
 
 namespace lockstep {
 
-at::Tensor CausalLM::forward(Run& run, const Inputs& inputs) {
+at::Tensor CausalLM::forward(Run& run, const Inputs& inputs, const std::function<void()>& between) {
   auto state = begin(run, inputs);
   if (run.cache) run.cache->spoiled = true;
-  for (int64_t i = 0; i < layers(); ++i) layer(run, state, i);
+  for (int64_t i = 0; i < layers(); ++i) {
+    if (between) between();
+    layer(run, state, i);
+  }
   const auto logits = end(run, state);
   if (run.cache) run.cache->spoiled = false;
   return logits;
+}
+
+at::Tensor CausalLM::kept_positions(const Run& run, const at::Tensor& hidden_states) {
+  return run.logits_to_keep ? hidden_states.slice(1, -run.logits_to_keep) : hidden_states;
 }
 
 int64_t CausalLM::next_number() {

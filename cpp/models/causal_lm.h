@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorIndexing.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class CausalLM : public Module {
   };
   virtual State begin(Run& run, const Inputs& inputs) = 0;        // embedding, and the context
   virtual void layer(Run& run, State& state, int64_t index) = 0;  // one decoder layer
-  virtual at::Tensor end(Run& run, State& state) = 0;             // final norm and head -> logits [B, T, V]
+  virtual at::Tensor end(Run& run, State& state) = 0;             // final norm and head -> logits [B, T or kept, V]
   virtual int64_t layers() const = 0;
   /// Masks, cos and sin of a forward whose hidden states have the dtype of `hidden_states` (any size); needs no weight.
   virtual Context context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) = 0;
@@ -53,12 +54,17 @@ class CausalLM : public Module {
 
   /// An empty cache for this model.
   Cache new_cache() const { return Cache(static_cast<size_t>(layers()), number_); }
-  /// All steps at once: logits [B, T, V]. The cache, if any, is advanced; one whose forward throws is spoiled.
-  at::Tensor forward(Run& run, const Inputs& inputs);
+  /// All steps at once: logits [B, T, V], or of run.logits_to_keep positions. The cache, if any, is advanced; one whose
+  /// forward throws is spoiled. `between`, if any, is called before each layer and may throw.
+  at::Tensor forward(Run& run, const Inputs& inputs, const std::function<void()>& between = {});
   /// Checks shapes, ids, mask and positions against the model, for a forward after `past` tokens, with a cache or none.
   void check(const Inputs& inputs, int64_t past, bool cached) const;
   /// The same against the cache itself, whose batch must be the inputs'.
   void check(const Inputs& inputs, const Cache* cache) const;
+
+ protected:
+  /// hidden_states [B, T, D] -> the rows that the head is run on: a view, as HF slices.
+  static at::Tensor kept_positions(const Run& run, const at::Tensor& hidden_states);
 
  private:
   static int64_t next_number();

@@ -249,7 +249,7 @@ at::Tensor ForCausalLM::end(Run& run, State& state) {
   if (run.cache) run.cache->past += state.hidden_states.size(1);
   const auto hidden_states = run(model.norm, state.hidden_states);
   run.record(model, ".output", hidden_states);
-  return run(lm_head, hidden_states);
+  return run(lm_head, kept_positions(run, hidden_states));
 }
 
 }  // namespace

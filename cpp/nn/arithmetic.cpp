@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorIndexing.h>
 
+#include "nn/one_row.h"
+
 namespace lockstep {
 
 using at::indexing::Ellipsis;
@@ -76,7 +78,7 @@ const Arithmetic& hf_arithmetic() {
 
 at::Tensor Arithmetic::linear(const Module&, const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor* bias) const {
-  if (order != Order::index) return bias ? at::linear(x, weight, *bias) : at::linear(x, weight);
+  if (order != Order::index) return bias ? at::linear(x, weight, *bias) : hf_linear(x, weight);
   const auto product = index_matmul(x.reshape({-1, x.size(-1)}).to(at::kFloat), weight.t());
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);

@@ -56,6 +56,7 @@ class Run {
   /// Calls child.forward(run, x, args...) and records its input and output.
   template <class M, class... Args>
   auto operator()(M& child, const at::Tensor& x, Args&&... args) {
+    if (!recorder_) return child.forward(*this, x, std::forward<Args>(args)...);
     const auto input = record(child, ".input", x);
     return finished(child, child.forward(*this, input, std::forward<Args>(args)...));
   }
@@ -63,16 +64,19 @@ class Run {
   /// Records a value that has no module of its own and returns what the run goes on with:
   /// query = run.capture(*this, "q_rope", query).
   [[nodiscard]] at::Tensor capture(const Module& at, const char* value, const at::Tensor& x) {
-    return emit(at.path() + "@" + value, x);
+    return recorder_ ? emit(at.path() + "@" + value, x) : x;
   }
-  at::Tensor record(const Module& at, const char* side, const at::Tensor& x) { return emit(at.path() + side, x); }
+  at::Tensor record(const Module& at, const char* side, const at::Tensor& x) {
+    return recorder_ ? emit(at.path() + side, x) : x;
+  }
 
   at::Tensor upcast(const at::Tensor& x) const { return arithmetic.upcast(x); }
 
   const Variant variant;
   const Attn attn;
   const Arithmetic& arithmetic;
-  Cache* const cache;  // null: this forward neither reads nor leaves one
+  Cache* const cache;          // null: this forward neither reads nor leaves one
+  int64_t logits_to_keep = 0;  // how many last positions the head is run on, as HF's argument of that name; 0: all
 
  private:
   at::Tensor finished(const Module& child, const at::Tensor& y) { return record(child, ".output", y); }
@@ -82,7 +86,7 @@ class Run {
     return y;
   }
   at::Tensor emit(const std::string& point, const at::Tensor& x) {
-    if (!recorder_ || level_of(point) > level_) return x;
+    if (level_of(point) > level_) return x;
     recorder_->record(point, x);
     const auto* instead = recorder_->instead(point, x);
     return instead ? *instead : x;

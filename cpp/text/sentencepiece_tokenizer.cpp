@@ -144,7 +144,7 @@ class SentencePieceTokenizer : public Tokenizer {
       ids_.emplace(pieces[i].text, id);
       if (pieces[i].type == Model::kByte) bytes_[sentencepiece_byte(pieces[i].text)] = id;
       if (pieces[i].type == Model::kNormal) {
-        lowest_ = std::min(lowest_, pieces[i].score), highest_ = std::max(highest_, pieces[i].score);
+        lowest_ = std::min(lowest_, pieces[i].score);
       }
       if (pieces[i].in_text()) longest_ = std::max(longest_, pieces[i].text.size());
     }
@@ -302,8 +302,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::unordered_map<std::string_view, int32_t> ids_;
   std::array<int32_t, 256> bytes_{};
   size_t limit_ = 0, longest_ = 0;
-  // The package begins with the least positive float, so user-defined pieces of a Unigram model score about -0.1.
-  float lowest_ = std::numeric_limits<float>::max(), highest_ = std::numeric_limits<float>::min();
+  float lowest_ = std::numeric_limits<float>::max();
   std::optional<int64_t> bos_, eos_;
 };
 
@@ -368,12 +367,14 @@ std::vector<SentencePieceTokenizer::Part> SentencePieceTokenizer::bpe(std::strin
     while (!pending.empty()) {
       const auto part = pending.back();
       pending.pop_back();
-      const auto id = find(part);
-      const auto half = piece(id).type == Model::kUnused ? halves.find(part) : halves.end();
-      if (half != halves.end()) {
-        pending.push_back(part.substr(half->second));
-        pending.push_back(part.substr(0, half->second));
-        continue;
+      auto id = find(part);
+      if (id != model_->unknown && piece(id).type == Model::kUnused) {
+        if (const auto half = halves.find(part); half != halves.end()) {
+          pending.push_back(part.substr(half->second));
+          pending.push_back(part.substr(0, half->second));
+          continue;
+        }
+        id = model_->unknown;
       }
       const auto begin = static_cast<uint32_t>(part.data() - text.data());
       parts.push_back({id, begin, begin + static_cast<uint32_t>(part.size())});
@@ -407,8 +408,7 @@ std::vector<SentencePieceTokenizer::Part> SentencePieceTokenizer::unigram(std::s
       const auto& [name, score, type] = piece(id);
       if (type == Model::kUnused) return;
       whole |= size == length;
-      const bool user_defined = type == Model::kUserDefined;
-      offer(id, size, user_defined ? static_cast<float>(float(size) * highest_ - 0.1) : score);
+      offer(id, size, type == Model::kUserDefined ? 0.1f * static_cast<float>(size - 1) : score);
     });
     if (!whole) offer(model_->unknown, length, lowest_ - kUnknownPenalty);
   }

@@ -3,6 +3,7 @@
 import lockstep
 report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
 findings = lockstep.bisect("path/to/checkpoint", "fork.py:load")  # -> lockstep.Findings
+generated = lockstep.generate("path/to/checkpoint", prompt="...", check=True)  # -> lockstep.Generation
 mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
 logits, captured = mirror.forward(ids, points="sublayer")
 """
@@ -16,25 +17,33 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
-__all__ = ["Error", "Findings", "InputError", "LoadError", "Mirror", "Report", "bisect", "compare", "trace", "verify"]
+__all__ = [
+    "Error", "Findings", "Generation", "InputError", "LoadError", "Mirror", "Report", "Tokenizer", "bisect", "compare", "generate",
+    "trace", "verify",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from ._core import Error, InputError, LoadError
     from .bisection import Findings, bisect
     from .comparison import compare
+    from .generation import Generation, generate
     from .mirror import Mirror
+    from .tokenizing import Tokenizer
     from .tracing import trace
     from .verification import Report, verify
 
 _HOMES = {
     "Error": "native",
     "Findings": "bisection",
+    "Generation": "generation",
     "InputError": "native",
     "LoadError": "native",
     "Mirror": "mirror",
     "Report": "verification",
+    "Tokenizer": "tokenizing",
     "bisect": "bisection",
     "compare": "comparison",
+    "generate": "generation",
     "trace": "tracing",
     "verify": "verification",
 }

@@ -129,6 +129,50 @@ class Mirror:
         """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests. passed: called
         with each point as the forward passes it; then nothing is captured."""
 
+def generation_config(mirror: Mirror) -> dict[str, Any]:
+    """{file, stop, pad, max_new_tokens, min_new_tokens, max_length, notes} of the checkpoint. raises LoadError"""
+
+def new_tokens(mirror: Mirror, prompt: int, asked: int | None) -> int:
+    """How many tokens may follow a prompt of so many. raises LoadError, InputError"""
+
+def choose(logits: torch.Tensor, stop: list[int], suppressed: bool) -> torch.Tensor:
+    """[B, V] -> [B]: the largest in float32, of equal ones the first; no stop token while suppressed."""
+
+class Decoding:
+    """A mirror's cached run over one batch, whoever chooses the tokens."""
+
+    def __init__(
+        self, mirror: Mirror, attn: str = "sdpa", variant: str = "5.18", hypothesis: tuple[str, str] | None = None
+    ) -> None: ...
+    @staticmethod
+    def truth(folder: str) -> Decoding:
+        """The checkpoint in float64. raises LoadError"""
+
+    def prefill(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """ids [B, T], mask [B, T] of left padding -> logits [B, V] of the last position. raises InputError"""
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[B] -> logits [B, V]. raises InputError"""
+
+    @property
+    def past(self) -> int: ...
+    def states(self) -> dict[str, torch.Tensor]:
+        """Caches and states by their capture point. Not to be changed; a later step replaces them."""
+
+    def greedy(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        stop: list[int],
+        pad: int | None,
+        max_new_tokens: int,
+        min_new_tokens: int = 0,
+        keep_logits: bool = False,
+        on_step: Callable[[int, torch.Tensor], bool | None] | None = None,
+    ) -> dict[str, Any]:
+        """{tokens, stopped, logits, steps, prefill_seconds, decode_seconds}; on_step(index, tokens [B]) ends it with False.
+        raises InputError"""
+
 class Provenance:
     def __init__(self, source: Mirror, mirror: Mirror, dtype: str) -> None: ...
     def compare_files(self) -> None: ...
@@ -190,3 +234,10 @@ class Tokenizer:
     def size(self) -> int: ...
     @property
     def bos(self) -> int | None: ...
+
+class TextStream:
+    """Ids one by one to text, whole characters only, without special tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None: ...
+    def add(self, id: int) -> str: ...
+    def finish(self) -> str: ...

@@ -141,8 +141,8 @@ class Capture:
             return  # a cache of another kind: its states are promised to nobody
         layer = layers[index]
         if path.endswith("linear_attn"):
-            self.emit(f"{path}@conv_state", _only(layer.conv_states))
-            self.emit(f"{path}@recurrent_state", _only(layer.recurrent_states))
+            self.emit(f"{path}@conv_state", only_tensor(layer.conv_states))
+            self.emit(f"{path}@recurrent_state", only_tensor(layer.recurrent_states))
         else:
             self.emit(f"{path}@key_cache", layer.keys)
             self.emit(f"{path}@value_cache", layer.values)
@@ -293,6 +293,6 @@ def _first_output(output: Any) -> torch.Tensor | None:
     return next((x for x in values if isinstance(x, torch.Tensor)), None)
 
 
-def _only(states: Any) -> Any:
+def only_tensor(states: Any) -> Any:
     """5.18 keeps a dict of states per layer, 5.10 one tensor."""
     return states[0] if isinstance(states, dict) else states

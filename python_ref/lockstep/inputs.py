@@ -111,18 +111,9 @@ def from_ids(text: str) -> list[Forward]:
 
 def from_prompt(folder: Path, text: str) -> list[Forward]:
     """The checkpoint's own tokenizer on `text` -> one forward named `prompt`. raises InputError"""
-    from transformers import AutoTokenizer
+    from .text import from_text, load_tokenizer
 
-    if not text:
-        raise InputError("--prompt: expected some text, found an empty prompt")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        ids = tokenizer(text)["input_ids"]
-    except Exception as error:  # whatever a broken tokenizer raises, the user gets one sentence
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{folder}: its tokenizer cannot be used ({reason}); give --ids instead of --prompt") from None
-    if not ids:
-        raise InputError(f"--prompt {text!r}: the tokenizer makes no ids of it")
+    ids = from_text(load_tokenizer(folder), text).ids
     return [Forward("prompt", torch.tensor([ids]))]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -61,12 +63,47 @@ class Mirror:
         ids [B, T] int64; positions [B, T], [3, B, T] or None; mask [B, past + T] of 0 and 1, or None; points: layer,
         sublayer or all; variant: the release of transformers to follow (5.10, 5.18, 5.24). raises InputError
         """
-        long: dict[str, torch.Tensor | None] = {}
-        for name, x in (("ids", ids), ("positions", positions), ("mask", mask)):
-            if x is not None and (not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex()):
-                raise InputError(f"{name}: expected a tensor of whole numbers, found {getattr(x, 'dtype', type(x).__name__)}")
-            long[name] = None if x is None else x.to(torch.int64)
-        assert long["ids"] is not None
-        return self._core.forward(long["ids"], long["positions"], long["mask"], cache, attn, variant, points)
+        ids = _whole_numbers("ids", ids)
+        positions = None if positions is None else _whole_numbers("positions", positions)
+        mask = None if mask is None else _whole_numbers("mask", mask)
+        return self._core.forward(ids, positions, mask, cache, attn, variant, points)
 
     __call__ = forward
+
+    def generation_config(self) -> dict[str, Any]:
+        """{file, stop, pad, max_new_tokens, min_new_tokens, max_length, notes}: what model.generation_config says.
+
+        raises LoadError for settings that plain greedy decoding does not have
+        """
+        return _core.generation_config(self._core)
+
+    def generate(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        min_new_tokens: int | None = None,
+        attn: str = "sdpa",
+        variant: str = "5.18",
+        logits: bool = False,
+        on_step: Callable[[int, torch.Tensor], bool | None] | None = None,
+    ) -> dict[str, Any]:
+        """Greedy continuation of each row -> {tokens: per row, stop token included, stopped, logits: per step [B, V] if asked,
+        steps, prefill_seconds, decode_seconds}.
+
+        ids [B, T], mask [B, T] with the padding on the left; lengths and stop tokens are generation_config()'s where nothing
+        is said. on_step(index, tokens [B]) is called after each step and ends the run with False. raises InputError
+        """
+        ids, mask = _whole_numbers("ids", ids), None if mask is None else _whole_numbers("mask", mask)
+        config = self.generation_config()
+        least = (config["min_new_tokens"] or 0) if min_new_tokens is None else min_new_tokens
+        longest = _core.new_tokens(self._core, ids.shape[-1], max_new_tokens)
+        decoding = _core.Decoding(self._core, attn, variant)
+        return decoding.greedy(ids, mask, config["stop"], config["pad"], longest, least, logits, on_step)
+
+
+def _whole_numbers(name: str, x: Any) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
+        raise InputError(f"{name}: expected a tensor of whole numbers, found {getattr(x, 'dtype', type(x).__name__)}")
+    return x.to(torch.int64)

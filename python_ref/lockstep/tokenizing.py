@@ -28,7 +28,7 @@ class Tokenizer:
     """
 
     def __init__(self, core: _core.Tokenizer, folder: Path) -> None:
-        self._core, self.folder = core, folder
+        self.core, self.folder = core, folder
 
     @classmethod
     def load(cls, model: str | os.PathLike[str] | None = None, revision: str | None = None) -> Tokenizer:
@@ -38,23 +38,27 @@ class Tokenizer:
     def encode(self, text: str | bytes, *, special: bool = True) -> list[int]:
         """special: add what the files say is added (BOS, ...). Bytes that are no UTF-8 are read as bytes.decode("utf-8",
         "replace") does."""
-        return self._core.encode(_bytes(text), special)
+        return self.core.encode(_bytes(text), special)
 
     def pieces(self, text: str | bytes, *, special: bool = True) -> list[Piece]:
         """The same ids with their pieces. A range counts characters; where normalizing joined some, it is all of theirs."""
-        return [Piece(*piece) for piece in self._core.pieces(_bytes(text), special)]
+        return [Piece(*piece) for piece in self.core.pieces(_bytes(text), special)]
 
     def decode(self, ids: list[int], *, skip_special: bool = False) -> str:
         """An id that the tokenizer does not know is nothing."""
-        return self._core.decode(ids, skip_special)
+        return self.core.decode(ids, skip_special)
+
+    def id_of(self, token: str) -> int | None:
+        """The id that the vocabulary gives a token, as it is written there."""
+        return self.core.id_of(token)
 
     @property
     def bos(self) -> int | None:
         """The token that encode() puts first, if it puts one."""
-        return self._core.bos
+        return self.core.bos
 
     def __len__(self) -> int:
-        return self._core.size
+        return self.core.size
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import lockstep
+from lockstep.text import decode, encode, load_tokenizer
+from test_generate import PROMPTS, hold, left_padded, load_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from checkpoints import checkpoint  # noqa: E402
@@ -29,6 +32,32 @@ def test_smollm2_answers() -> None:
     (logits,) = report.data["logits"]
     assert next(p["shape"] for p in report.points if p["point"] == "model.embed_tokens.input") == [1, 5]
     assert logits["top3"]["mirror"][0]["id"] == logits["top3"]["reference"][0]["id"] == 7042
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_smollm2_generates_what_hugging_face_does(dtype: str) -> None:
+    folder = checkpoint("smollm2")
+    model, mirror = load_reference(folder, dtype), lockstep.Mirror.load(folder, dtype)
+    tokenizer = load_tokenizer(folder)
+    prompts = [encode(tokenizer, text, special=True) for text in ("The capital of France is", *PROMPTS[:19])]
+    for ids in prompts if dtype == "float32" else prompts[:6]:
+        found = hold(model, mirror, torch.tensor([ids]), max_new_tokens=64)
+        if ids is prompts[0]:
+            assert decode(tokenizer, found["tokens"][0]).startswith(" Paris")
+    for first in (0, 8, 16):
+        hold(model, mirror, *left_padded(prompts[first : first + 4], mirror.generation_config()["pad"]), max_new_tokens=32)
+
+
+def test_smollm2_is_checked_step_by_step() -> None:
+    found = lockstep.generate(checkpoint("smollm2"), prompt="The capital of France is", max_new_tokens=32, check=True)
+    assert (found.exit_code, found.verdict) == (0, "identical")
+    assert found.text is not None and found.text.startswith(" Paris")
+    assert found.data["check"]["compared"] == len(found.tokens) * (1 + 2 * 30)
+
+
+def test_full_size_generates_what_hugging_face_does() -> None:
+    found = lockstep.generate(checkpoint("full"), ids="5,6,7,8,9,10", max_new_tokens=12, check=True)
+    assert (found.exit_code, found.verdict) == (0, "identical")
 
 
 def test_full_size_is_identical() -> None:

@@ -14,7 +14,6 @@ import typer
 from .interrupts import leaving
 from .options import MODEL_HELP
 from .progress import progress
-from .tokenize import tokenize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,9 +35,6 @@ def _root() -> None:
     if "--help" not in sys.argv:  # every command needs torch
         with leaving():
             from .. import native  # noqa: F401
-
-
-app.command()(tokenize)
 
 
 @app.command()
@@ -103,7 +99,7 @@ def verify(
         files.write_text(junit, junit_text(data))
     from ..report import table
 
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(table.closing(data), highlight=False)
         else:
@@ -176,7 +172,7 @@ def bisect(
         files.write_text(json_file, files.json_text(found.data))
     if junit:
         files.write_text(junit, findings.junit_text(found.data))
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(findings.closing(found.data), highlight=False)
         else:
@@ -220,7 +216,7 @@ def trace(
             output, folder, source, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs,
             timeout=timeout, names=name_map, threads=threads, progress=say,
         )  # fmt: skip
-    with _readers_may_leave():
+    with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
     return 0
 
@@ -239,7 +235,7 @@ def import_trace(
 
     files.check_writable("-o", output, [dump, name_map, inputs])
     written = importing.import_trace(dump, output, names=name_map, ids=ids, inputs=inputs)
-    with _readers_may_leave():
+    with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
         if written["unmapped"]:
             print(f"not in the map, left out: {len(written['unmapped'])} ({', '.join(written['unmapped'][:3])}, ...)")
@@ -264,7 +260,7 @@ def compare(
     data = comparison.compare(a, b, atol=atol, rtol=rtol, bitwise=bitwise)
     if json_file:
         files.write_text(json_file, files.json_text(data))
-    with _readers_may_leave():
+    with readers_may_leave():
         if quiet:
             _console().print(findings.closing(data), highlight=False)
         else:
@@ -291,13 +287,13 @@ def names(
     data = module.listing(folder)
     if json_file:
         files.write_text(json_file, files.json_text(data))
-    with _readers_may_leave():
+    with readers_may_leave():
         module.show(data, _console())
     return int(data["exit_code"])
 
 
 @contextlib.contextmanager
-def _readers_may_leave() -> Iterator[None]:
+def readers_may_leave() -> Iterator[None]:
     """`lockstep ... | head -1`: a closed pipe ends the printing, not the verdict."""
     try:
         yield

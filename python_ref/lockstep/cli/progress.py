@@ -18,9 +18,10 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         with Console(stderr=True).status("starting") as status:
             yield lambda text: status.update(text.replace("[", "\\["))
     else:
-        yield _line
+        yield line
 
 
-def _line(text: str) -> None:
+def line(text: str) -> None:
+    """One line on stderr."""
     with contextlib.suppress(OSError):  # nobody listens: the work goes on
         print(f"lockstep: {text}", file=sys.stderr, flush=True)

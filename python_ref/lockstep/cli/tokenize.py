@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from .app import app, readers_may_leave
 from .options import MODEL_HELP
 
 
+@app.command()
 def tokenize(
     words: Annotated[list[str] | None, typer.Argument(metavar="[MODEL] TEXT", help=f"TEXT, or MODEL TEXT. {MODEL_HELP}")] = None,
     file: Annotated[
@@ -42,17 +44,19 @@ def tokenize(
     if decode is not None:
         if pieces or check or file:
             raise InputError("--decode stands alone: leave out --file, --pieces and --check")
-        print(tokenizer.decode(tokenizing.ids_from(decode)))
+        with readers_may_leave():
+            print(tokenizer.decode(tokenizing.ids_from(decode)))
         return 0
     given = _read(file) if file else (text or "").encode("utf-8", "surrogateescape")
-    print(*tokenizer.encode(given))
-    if pieces:
-        for piece in tokenizer.pieces(given):
+    with readers_may_leave():
+        print(*tokenizer.encode(given))
+        for piece in tokenizer.pieces(given) if pieces else []:
             print(f"{piece.id}\t{json.dumps(piece.text, ensure_ascii=False)}\t{piece.begin}:{piece.end}")
     if not check:
         return 0
     found = tokenizing.difference(tokenizer, tokenizing.reference(tokenizer.folder), given.decode("utf-8", "replace"))
-    print("the same as Hugging Face" if found is None else found)
+    with readers_may_leave():
+        print("the same as Hugging Face" if found is None else found)
     return int(found is not None)
 
 
