@@ -2,7 +2,7 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, decode, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
+NAME is forward, decode, tokenize, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
 page cache warm; a ratio compares the two members of a pair. --json writes a list of {name, value, unit, bar, passes,
 pairs}. Exit 1 where a bar is missed.
 """
@@ -21,12 +21,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
-from checkpoints import checkpoint
+from checkpoints import ROOT, checkpoint, tokenizer_folder
 
-from lockstep import hf_model, inputs, operations, verification
+from lockstep import hf_model, inputs, operations, tokenizing, verification
 from lockstep.native import _core
 
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+import tokenizer_lines  # noqa: E402
+
+TOKENIZERS = ("qwen3.5", "qwen3", "gemma3", "llama3", "llama2", "deepseek_v3", "gptoss", "smollm2")
 LONG, SHORT, STEPS = 279, 6, 4
 
 
@@ -82,9 +87,17 @@ def bench_forward(results: Results, pairs: int) -> None:
         results.add(f"forward.mirror_over_hf.{tokens}_tokens", ratio, "x", 1.10 if tokens == LONG else None, found)
 
 
+def memory_bandwidth() -> float:
+    """Bytes per second that all threads together read: the best of seven sums over 1 GiB."""
+    x = torch.ones(2**28)
+    return x.numel() * 4 / min(seconds(x.sum) for _ in range(7))
+
+
 def bench_decode(results: Results, pairs: int) -> None:
     """Steps of one token over the cache, the mirror's against Hugging Face's forwards alone (generate() costs more)."""
     folder, step = checkpoint("full-float32"), torch.tensor([[7919]])
+    bandwidth = memory_bandwidth()
+    results.add("memory.bandwidth", bandwidth / 1e9, "GB/s")
     for dtype, bar in (("float32", 1 / 1.5), ("bfloat16", None)):
         mirror = _core.Mirror.open(str(folder))
         mirror.bind(dtype)
@@ -106,8 +119,45 @@ def bench_decode(results: Results, pairs: int) -> None:
             lambda decoding=decoding: [decoding.step(step[0]) for _ in range(STEPS)],
             pairs,
         )
-        results.add(f"decode.hf.{dtype}", STEPS / statistics.median(plain), "tokens/s")
+        hf = STEPS / statistics.median(plain)
+        results.add(f"decode.hf.{dtype}", hf, "tokens/s")
         results.add(f"decode.mirror_over_hf.{dtype}", ratio, "x", bar, found)
+        read = about["parameters"] * torch.finfo(getattr(torch, dtype)).bits / 8  # every weight once a token
+        results.add(f"decode.mirror_share_of_bandwidth.{dtype}", hf / ratio * read / bandwidth, "of 1")
+
+
+def bench_tokenize(results: Results, pairs: int) -> None:
+    """The C++ tokenizer against Hugging Face's Rust one, one thread each: 10 MB of mixed lines, and 1 MB of one kind."""
+    text, size = [], 0
+    for line in tokenizer_lines.lines(1_000_000, seed=9):
+        text.append(line)
+        size += len(line.encode()) + 1
+        if size > 10_000_000:
+            break
+    mixed = "\n".join(text)
+    megabytes = {
+        "letters": "a" * 1_000_000,
+        "words": "abcdefghij" * 100_000,
+        "digits": "7" * 1_000_000,
+        "spaces": " " * 1_000_000,
+        "newlines": "\n" * 1_000_000,
+        "punctuation": "!" * 1_000_000,
+        "emoji": "\U0001f600" * 250_000,
+        "han": "\u4e2d" * 333_333,
+        "marks": "e" + "\u0301" * 500_000,
+    }
+    for name in TOKENIZERS:
+        folder = tokenizer_folder(name)
+        ours, theirs = tokenizing.Tokenizer.load(folder), tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert ours.encode(mixed) == theirs.encode(mixed).ids
+        ratio, found, plain = ratios(lambda h=theirs: h.encode(mixed), lambda o=ours: o.encode(mixed), min(pairs, 3))
+        results.add(f"tokenize.hf.{name}", size / 1e6 / statistics.median(plain), "MB/s")
+        results.add(f"tokenize.ours_over_hf.{name}", ratio, "x", 1.0, found)
+        worst = max(
+            (ratios(lambda h=theirs, t=t: h.encode(t), lambda o=ours, t=t: o.encode(t), 1)[0], kind)
+            for kind, t in megabytes.items()
+        )
+        results.add(f"tokenize.worst_megabyte_over_hf.{name} ({worst[1]})", worst[0], "x", 3.0)
 
 
 def bench_lockstep(results: Results, pairs: int) -> None:
@@ -212,6 +262,7 @@ def bench_memory(results: Results, pairs: int) -> None:
 BENCHES: dict[str, Callable[[Results, int], None]] = {
     "forward": bench_forward,
     "decode": bench_decode,
+    "tokenize": bench_tokenize,
     "lockstep": bench_lockstep,
     "provenance": bench_provenance,
     "operations": bench_operations,

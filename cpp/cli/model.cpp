@@ -42,7 +42,7 @@ std::string resolve_model(const std::string& model) {
   std::error_code ec;
   if (model.empty()) {
     const auto program = fs::read_symlink("/proc/self/exe", ec);
-    for (const char* place : {"../embedded", "../share/lockstep/embedded"}) {
+    for (const char* place : {"../" LOCKSTEP_SITE_PACKAGES "/lockstep/embedded", "../share/lockstep/embedded"}) {
       const auto folder = (program.parent_path() / place).lexically_normal();
       if (!ec && fs::is_directory(folder, ec)) return folder.string();
     }

@@ -80,7 +80,7 @@ struct Normalized {
   std::vector<uint32_t> origin;  // of each byte, and of the end: where it was in the text that was given
 };
 
-/// `verbatim`: pieces that are left as they are, or nullptr.
+/// `verbatim`: pieces that are left as they are, or nullptr. suffix: the space that is added goes to the end.
 Normalized normalize(std::string_view text, const Model::Normalization& spec, const Prefixes* verbatim, bool suffix) {
   Normalized out;
   const auto space = spec.escape_whitespaces ? kSpace : std::string_view(" ");
@@ -143,15 +143,14 @@ class SentencePieceTokenizer : public Tokenizer {
       const auto id = static_cast<int32_t>(i);
       ids_.emplace(pieces[i].text, id);
       if (pieces[i].type == Model::kByte) bytes_[sentencepiece_byte(pieces[i].text)] = id;
-      if (pieces[i].type == Model::kNormal) {
-        lowest_ = std::min(lowest_, pieces[i].score);
-      }
+      if (pieces[i].type == Model::kNormal) lowest_ = std::min(lowest_, pieces[i].score);
       if (pieces[i].in_text()) longest_ = std::max(longest_, pieces[i].text.size());
     }
     const auto added = [&](const char* what, std::string_view name) -> int64_t {
       const auto found = ids_.find(name);
       if (found == ids_.end() || piece(found->second).type != Model::kControl) {
-        throw LoadError(fmt::format("{}: {} is to be added, but no piece of type CONTROL is it", path, what));
+        throw LoadError(
+            fmt::format("{}: {} is to be added, but \"{}\" is no piece of type CONTROL", path, what, valid_utf8(name)));
       }
       return found->second;
     };
@@ -250,6 +249,9 @@ class SentencePieceTokenizer : public Tokenizer {
   };
 
   const Model::Entry& piece(int64_t id) const { return model_->pieces[static_cast<size_t>(id)]; }
+  std::string name(int64_t id) const { return std::string(piece(id).text); }
+  int32_t byte_id(char byte) const { return bytes_[static_cast<unsigned char>(byte)]; }
+
   /// The text of a run of bytes; each byte that begins no character is U+FFFD. The run is then empty.
   static void put_bytes(std::string& text, std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
@@ -260,9 +262,6 @@ class SentencePieceTokenizer : public Tokenizer {
     }
     bytes.clear();
   }
-
-  std::string name(int64_t id) const { return std::string(piece(id).text); }
-  int32_t byte_id(char byte) const { return bytes_[static_cast<unsigned char>(byte)]; }
 
   /// What text can be; the unknown piece if it is none.
   int32_t find(std::string_view text) const {
