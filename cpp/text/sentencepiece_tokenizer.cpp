@@ -1,199 +1,472 @@
 #include "text/sentencepiece_tokenizer.h"
 
 #include <fmt/format.h>
+#include <sentencepiece_processor.h>
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <queue>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "core/error.h"
-#include "text/sentencepiece_model.h"
+#include "core/json.h"
 #include "text/utf8.h"
 
 namespace lockstep {
 
 namespace {
 
-using Model = SentencePieceModel;
+// What the library has room for. It does not check.
+constexpr int kCharsmapMatches = 32;                  // keys of the charsmap that begin at one place
+constexpr size_t kUserDefinedNested = 64;             // user-defined pieces that begin at one place
+constexpr size_t kNormalizedLimit = size_t{1} << 30;  // it counts bytes in int
 
-constexpr size_t kNormalizedLimit = size_t{1} << 30;  // bytes are counted in 32 bits
-constexpr float kUnknownPenalty = 10, kLowestSum = -100'000;
-constexpr std::string_view kSpace = "\u2581", kReplacement = "\ufffd";
+// Not the library's: trainers write up to 512 characters, and the time to encode grows with the longest.
+constexpr size_t kPieceLimit = 4096;
+constexpr int kCharsmapKeyLimit = 256;
 
-bool continues(char byte) { return (byte & 0xc0) == 0x80; }
+enum ModelType { kUnigram = 1, kBpe = 2 };
+enum PieceType { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+constexpr const char* kPieceTypes[] = {"", "NORMAL", "UNKNOWN", "CONTROL", "USER_DEFINED", "UNUSED", "BYTE"};
 
-/// Bytes of the character at the beginning of `text`, which is not empty.
-size_t character(std::string_view text) { return std::min(utf8_length(text[0]), text.size()); }
+struct Entry {
+  std::string_view text;
+  float score = 0;
+  int type = kNormal;
+};
 
-/// A set of pieces, to find those that a text begins with.
-class Prefixes {
+/// What of the file decides how text is tokenized; views into its bytes.
+struct Model {
+  std::vector<Entry> pieces;
+  uint64_t type = kUnigram;
+  bool byte_fallback = false;
+  std::string_view unk_surface;
+  std::string_view charsmap, decoding_charsmap;
+};
+
+std::string quoted(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool is_utf8(std::string_view text) { return valid_utf8(text) == text; }
+
+/// The fields of one protobuf message, in the order of its bytes. Every length is held against what is there, and a
+/// field that the format has once is taken once: a parser lets the last one win.
+class Message {
  public:
-  template <class F>
-  Prefixes(const Model& model, F wanted) : pieces_(&model.pieces) {
-    for (size_t id = 0; id < pieces_->size(); ++id) {
-      if (wanted((*pieces_)[id])) ids_.push_back(static_cast<int32_t>(id));
+  enum Wire { kVarint = 0, k64 = 1, kBytes = 2, k32 = 5 };
+
+  Message(std::string name, std::string_view bytes, size_t offset)
+      : name_(std::move(name)), bytes_(bytes), offset_(offset) {}
+
+  bool next() {
+    if (at_ == bytes_.size()) return false;
+    start_ = at_;
+    const auto tag = varint();
+    number_ = tag >> 3, wire_ = static_cast<int>(tag & 7);
+    if (number_ == 0 || number_ > 0x1fffffff) fail("expected a field number from 1 to 536870911, found {}", number_);
+    switch (wire_) {
+      case kVarint:
+        value_ = varint();
+        break;
+      case k64:
+        content_ = take(8);
+        break;
+      case kBytes:
+        content_ = take(varint());
+        break;
+      case k32:
+        content_ = take(4);
+        break;
+      default:
+        fail("expected wire type 0, 1, 2 or 5, found {}", wire_);
     }
-    std::sort(ids_.begin(), ids_.end(), [&](int32_t a, int32_t b) { return text(a) < text(b); });
-    for (const auto id : ids_) ++first_[static_cast<unsigned char>(text(id)[0]) + 1];
-    for (size_t c = 0; c < 256; ++c) first_[c + 1] += first_[c];
+    return true;
   }
 
-  /// found(id, length), the shortest first.
-  template <class F>
-  void each(std::string_view text, F found) const {
-    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-    if (text.empty()) return;
-    // [low, high): those that begin with the first `length` bytes. The one that is no longer comes first.
-    auto low = first_[byte(0)], high = first_[byte(0) + 1];
-    for (size_t length = 1; low < high; ++length) {
-      if (this->text(ids_[low]).size() == length) found(ids_[low++], length);
-      if (low == high || length == text.size()) return;
-      const auto wanted = byte(length);
-      const auto at = [&](int32_t id) { return static_cast<unsigned char>(this->text(id)[length]); };
-      const auto begin = ids_.begin() + low, end = ids_.begin() + high;
-      const auto from = std::partition_point(begin, end, [&](int32_t id) { return at(id) < wanted; });
-      high = static_cast<uint32_t>(std::partition_point(from, end, [&](int32_t id) { return at(id) == wanted; }) -
-                                   ids_.begin());
-      low = static_cast<uint32_t>(from - ids_.begin());
-    }
+  uint64_t number() const { return number_; }
+  size_t offset() const { return offset_ + static_cast<size_t>(content_.data() - bytes_.data()); }  // of bytes()
+
+  std::string_view bytes() const { return expect(kBytes), content_; }
+  std::string_view bytes_once() { return once(), bytes(); }
+  uint64_t integer_once() { return once(), expect(kVarint), value_; }
+  bool flag_once() {
+    const auto value = integer_once();
+    if (value > 1) fail("field {}: expected 0 or 1, found {}", number_, value);
+    return value == 1;
+  }
+  float float_once() {
+    once(), expect(k32);
+    uint32_t bits = 0;
+    for (int i = 3; i >= 0; --i) bits = bits << 8 | static_cast<unsigned char>(content_[i]);
+    return std::bit_cast<float>(bits);
   }
 
-  /// The length of the longest, or 0.
-  size_t longest(std::string_view text) const {
-    size_t longest = 0;
-    each(text, [&](int32_t, size_t length) { longest = length; });
-    return longest;
+  template <class... T>
+  [[noreturn]] void fail(fmt::format_string<T...> what, T&&... values) const {
+    throw LoadError(
+        fmt::format("{}: at byte {}: {}", name_, offset_ + start_, fmt::format(what, std::forward<T>(values)...)));
   }
+  [[noreturn]] void fail_unknown() const { fail("field {} is none that this format has here", number_); }
 
  private:
-  std::string_view text(int32_t id) const { return (*pieces_)[static_cast<size_t>(id)].text; }
-
-  const std::vector<Model::Entry>* pieces_;
-  std::vector<int32_t> ids_;           // by text
-  std::array<uint32_t, 257> first_{};  // where those that begin with a byte begin
-};
-
-struct Normalized {
-  std::string text;
-  std::vector<uint32_t> origin;  // of each byte, and of the end: where it was in the text that was given
-};
-
-/// `verbatim`: pieces that are left as they are, or nullptr. suffix: the space that is added goes to the end.
-Normalized normalize(std::string_view text, const Model::Normalization& spec, const Prefixes* verbatim, bool suffix) {
-  Normalized out;
-  const auto space = spec.escape_whitespaces ? kSpace : std::string_view(" ");
-  size_t at = 0, origin = 0;
-  const auto put = [&](std::string_view bytes) {
-    out.text += bytes;
-    out.origin.insert(out.origin.end(), bytes.size(), static_cast<uint32_t>(origin));
-  };
-  // What stands for the beginning of the rest, and how much of it.
-  const auto next = [&]() -> std::pair<std::string_view, size_t> {
-    const auto rest = text.substr(at);
-    if (const auto length = verbatim ? verbatim->longest(rest) : 0) return {rest.substr(0, length), length};
-    if (spec.charsmap) {
-      if (const auto match = spec.charsmap->match(rest); match.second) return match;
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+      if (at_ == bytes_.size()) fail("the last number has no end; is the file cut short?");
+      const auto byte = static_cast<unsigned char>(bytes_[at_++]);
+      if (shift == 63 && byte > 1) break;
+      value |= uint64_t(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
     }
-    if (continues(rest[0])) return {kReplacement, 1};  // a key ended inside a character
-    return {rest.substr(0, character(rest)), character(rest)};
-  };
+    fail("expected a number of at most 64 bits");
+  }
+  std::string_view take(uint64_t size) {
+    if (size > bytes_.size() - at_) {
+      fail("a field of {} bytes, but {} are left; is the file cut short?", size, bytes_.size() - at_);
+    }
+    at_ += size;
+    return bytes_.substr(at_ - size, size);
+  }
+  void expect(Wire wire) const {
+    if (wire_ != wire) fail("field {}: expected wire type {}, found {}", number_, int(wire), wire_);
+  }
+  void once() {
+    const auto bit = uint64_t{1} << (number_ & 63);  // fields that are taken once have numbers below 64
+    if (seen_ & bit) fail("field {} is there twice", number_);
+    seen_ |= bit;
+  }
 
-  bool after_space = spec.remove_extra_whitespaces;
-  while (after_space && at < text.size()) {
-    const auto [found, length] = next();
-    if (found != " ") break;
-    at += length;
+  std::string name_;
+  std::string_view bytes_;
+  size_t offset_, at_ = 0, start_ = 0;
+  uint64_t number_ = 0, value_ = 0, seen_ = 0;
+  int wire_ = 0;
+  std::string_view content_;
+};
+
+Entry read_piece(const std::string& path, size_t id, std::string_view bytes, size_t offset) {
+  Entry piece;
+  Message message(fmt::format("{}: piece {}", path, id), bytes, offset);
+  while (message.next()) {
+    switch (message.number()) {
+      case 1:
+        piece.text = message.bytes_once();
+        break;
+      case 2:
+        piece.score = message.float_once();
+        if (std::isnan(piece.score)) message.fail("the score is NaN, expected a number");
+        break;
+      case 3: {
+        const auto type = message.integer_once();
+        if (type < kNormal || type > kByte)
+          message.fail("expected a type from {} to {}, found {}", int(kNormal), int(kByte), type);
+        piece.type = static_cast<int>(type);
+        break;
+      }
+      default:
+        message.fail_unknown();
+    }
   }
-  if (at == text.size()) return out;
-  out.text.reserve(text.size() + text.size() / 2);
-  out.origin.reserve(text.size() + text.size() / 2);
-  origin = at;
-  if (spec.add_dummy_prefix && !suffix) put(space);
-  while (at < text.size()) {
-    auto [found, length] = next();
-    while (after_space && found.starts_with(' ')) found.remove_prefix(1);
-    for (size_t i = 0; i < found.size(); ++i) put(found[i] == ' ' ? space : found.substr(i, 1));
-    if (!found.empty()) after_space = spec.remove_extra_whitespaces && found.ends_with(' ');
-    at += length, origin = at;
-  }
-  while (spec.remove_extra_whitespaces && out.text.ends_with(space)) {
-    out.text.resize(out.text.size() - space.size());
-    origin = out.origin[out.text.size()];
-    out.origin.resize(out.text.size());
-  }
-  if (spec.add_dummy_prefix && suffix) put(space);
-  out.origin.push_back(static_cast<uint32_t>(origin));
-  return out;
+  return piece;
 }
+
+void read_trainer(Model& model, const std::string& path, std::string_view bytes, size_t offset) {
+  Message message(path + ": trainer_spec", bytes, offset);
+  while (message.next()) {
+    switch (message.number()) {
+      case 3:
+        model.type = message.integer_once();
+        if (model.type != kUnigram && model.type != kBpe) {
+          message.fail("expected model_type 1 (UNIGRAM) or 2 (BPE), found {}{}", model.type,
+                       model.type == 3   ? " (WORD)"
+                       : model.type == 4 ? " (CHAR)"
+                                         : "");
+        }
+        break;
+      case 24:  // treat_whitespace_as_suffix
+        message.flag_once();
+        break;
+      case 35:
+        model.byte_fallback = message.flag_once();
+        break;
+      case 44:
+        model.unk_surface = message.bytes_once();
+        if (!is_utf8(model.unk_surface)) message.fail("unk_surface is not valid UTF-8");
+        break;
+      case 45:  // the names of the unknown, BOS, EOS and padding piece
+      case 46:
+      case 47:
+      case 48:
+        message.bytes_once();
+        break;
+      default:
+        break;  // how it was trained
+    }
+  }
+}
+
+/// The charsmap of a normalizer_spec or denormalizer_spec.
+std::string_view read_normalizer(const std::string& name, std::string_view bytes, size_t offset) {
+  Message message(name, bytes, offset);
+  std::string_view charsmap;
+  while (message.next()) {
+    switch (message.number()) {
+      case 1:  // name
+      case 6:  // normalization_rule_tsv
+        message.bytes_once();
+        break;
+      case 2:
+        charsmap = message.bytes_once();
+        break;
+      case 3:  // add_dummy_prefix
+      case 4:  // remove_extra_whitespaces
+      case 5:  // escape_whitespaces
+        message.flag_once();
+        break;
+      default:
+        message.fail_unknown();
+    }
+  }
+  return charsmap;
+}
+
+Model read_model(const std::string& path, std::string_view bytes) {
+  Model model;
+  bool trainer = false, normalizer = false;
+  Message message(path, bytes, 0);
+  while (message.next()) {
+    const auto field = message.number();
+    switch (field) {
+      case 1:
+        model.pieces.push_back(read_piece(path, model.pieces.size(), message.bytes(), message.offset()));
+        break;
+      case 2:
+        read_trainer(model, path, message.bytes_once(), message.offset());
+        trainer = true;
+        break;
+      case 3:
+        model.charsmap = read_normalizer(path + ": normalizer_spec", message.bytes_once(), message.offset());
+        normalizer = true;
+        break;
+      case 4:  // self_test_data: the library runs it
+        message.bytes_once();
+        break;
+      case 5:
+        model.decoding_charsmap = read_normalizer(path + ": denormalizer_spec", message.bytes_once(), message.offset());
+        break;
+      default:
+        message.fail_unknown();
+    }
+  }
+  // They come after the pieces, so a file that ends between two fields is without them.
+  if (!trainer || !normalizer) {
+    throw LoadError(fmt::format("{}: {} pieces and no {}; is the file cut short?", path, model.pieces.size(),
+                                trainer ? "normalizer_spec" : "trainer_spec"));
+  }
+  return model;
+}
+
+/// The byte that a piece <0x0A> is, or -1.
+int byte_of(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
+  const auto high = kDigits.find(text[3]), low = kDigits.find(text[4]);
+  return high == kDigits.npos || low == kDigits.npos ? -1 : static_cast<int>(high * 16 + low);
+}
+
+void check_pieces(const std::string& path, const Model& model) {
+  const auto fail = [&](size_t id, const std::string& what) {
+    throw LoadError(fmt::format("{}: piece {} {} {}", path, id, quoted(model.pieces[id].text), what));
+  };
+  std::unordered_map<std::string_view, size_t> ids;
+  std::optional<size_t> unknown;
+  std::array<bool, 256> bytes{};
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    const auto& [text, score, type] = model.pieces[id];
+    if (text.empty()) fail(id, "is empty");
+    if (text.size() > kPieceLimit) {
+      throw LoadError(fmt::format("{}: piece {}: {} bytes, expected at most {}", path, id, text.size(), kPieceLimit));
+    }
+    if (!is_utf8(text)) fail(id, "is not valid UTF-8");
+    const auto [other, is_new] = ids.emplace(text, id);
+    if (!is_new) fail(id, fmt::format("is piece {} as well, expected every piece once", other->second));
+    // The library's tries hold what ends with NUL: these pieces, and all that a Unigram model finds in text.
+    const bool in_trie = type == kUserDefined || (model.type == kUnigram && (type == kNormal || type == kUnused));
+    if (in_trie && text.find('\0') != text.npos) fail(id, "has a NUL in it, where the library ends a piece");
+    if (type == kUnknown) {
+      if (unknown) fail(id, fmt::format("is of type UNKNOWN, and so is piece {}; expected one", *unknown));
+      unknown = id;
+    }
+    if (type == kByte) {
+      const auto byte = byte_of(text);
+      if (byte < 0) fail(id, "is of type BYTE, expected <0x00> to <0xFF>");
+      if (!model.byte_fallback) fail(id, "is of type BYTE, but trainer_spec.byte_fallback is not set");
+      bytes[byte] = true;
+    }
+  }
+  if (!unknown) {
+    throw LoadError(fmt::format("{}: none of {} pieces is of type UNKNOWN; expected one", path, model.pieces.size()));
+  }
+  const auto missing = std::find(bytes.begin(), bytes.end(), false) - bytes.begin();
+  if (model.byte_fallback && missing < 256) {
+    throw LoadError(fmt::format("{}: trainer_spec.byte_fallback is set, but there is no piece <0x{:02X}> of type BYTE",
+                                path, missing));
+  }
+}
+
+void check_nesting(const std::string& path, const Model& model) {
+  std::vector<std::string_view> symbols, begun;
+  for (const auto& piece : model.pieces) {
+    if (piece.type == kUserDefined) symbols.push_back(piece.text);
+  }
+  std::sort(symbols.begin(), symbols.end());
+  for (const auto symbol : symbols) {
+    while (!begun.empty() && !symbol.starts_with(begun.back())) begun.pop_back();
+    begun.push_back(symbol);
+    if (begun.size() > kUserDefinedNested) {
+      throw LoadError(fmt::format("{}: user-defined piece {} begins with {} others, the library has room for {}", path,
+                                  quoted(symbol), begun.size() - 1, kUserDefinedNested - 1));
+    }
+  }
+}
+
+/// A precompiled charsmap: the trie's size in bytes (4, little endian), its units of 4 bytes, then the replacements,
+/// each ended by NUL. The library follows the units without looking where they lead, so it is done here first.
+class Charsmap {
+ public:
+  Charsmap(std::string name, std::string_view bytes) : name_(std::move(name)) {
+    const auto trie_size = bytes.size() < 4 ? 0 : word(bytes, 0);
+    if (trie_size == 0 || trie_size % 1024 || trie_size >= bytes.size() - 4) {
+      fail("expected a trie in blocks of 1024 bytes and replacements, found {} bytes that begin with a size of {}",
+           bytes.size(), trie_size);
+    }
+    trie_ = bytes.substr(4, trie_size), replacements_ = bytes.substr(4 + trie_size);
+    if (replacements_.back() != '\0') fail("the last replacement does not end with NUL");
+    if (!is_utf8(replacements_)) fail("the replacements are not valid UTF-8");
+    for (size_t at = 0, end = 0; at < replacements_.size(); at = end + 1) {
+      end = replacements_.find('\0', at);
+      longest_ = std::max(longest_, end - at);
+    }
+    index();
+    matches_.assign(units(), -1);
+    walk(0, 0);
+  }
+
+  size_t longest() const { return longest_; }
+
+ private:
+  static uint32_t word(std::string_view bytes, size_t at) {
+    uint32_t value;
+    std::memcpy(&value, bytes.data() + at, 4);  // the library reads them in the machine's order too
+    return value;
+  }
+  uint32_t unit(uint32_t i) const { return word(trie_, size_t{4} * i); }
+  uint32_t units() const { return static_cast<uint32_t>(trie_.size() / 4); }
+  static bool has_label(uint32_t unit) { return !(unit >> 31); }  // else it is a value
+  static uint32_t label(uint32_t unit) { return unit & 0xff; }
+
+  /// A unit with label c is the child of every unit that leads to its own number ^ c, which is in the same block.
+  void index() {
+    first_.assign(units() + 1, 0);
+    for (uint32_t i = 0; i < units(); ++i) {
+      if (has_label(unit(i))) ++first_[(i ^ label(unit(i))) + 1];
+    }
+    for (uint32_t i = 0; i < units(); ++i) first_[i + 1] += first_[i];
+    children_.resize(first_.back());
+    auto next = first_;
+    for (uint32_t i = 0; i < units(); ++i) {
+      if (has_label(unit(i))) children_[next[i ^ label(unit(i))]++] = i;
+    }
+  }
+
+  /// The most keys on a way from this unit on. A circle is an endless key.
+  int walk(uint32_t i, int depth) {
+    if (matches_[i] >= 0) return matches_[i];
+    if (depth > kCharsmapKeyLimit) fail("a key of more than {} bytes", kCharsmapKeyLimit);
+    const auto here = unit(i);
+    const auto to = i ^ (here >> 10) << ((here >> 6) & 8);
+    if (to >= units()) fail("unit {} leads to unit {} of {}", i, to, units());
+    const bool is_key = i > 0 && (here >> 8 & 1);
+    if (is_key) {
+      const auto value = unit(to) & 0x7fffffff;
+      if (has_label(unit(to))) fail("unit {} is a key, but unit {} is no value", i, to);
+      if (value >= replacements_.size() || (value > 0 && replacements_[value - 1] != '\0')) {
+        fail("unit {}: no replacement begins at {} of {} bytes", i, value, replacements_.size());
+      }
+    }
+    int most = 0;
+    for (auto child = first_[to]; child < first_[to + 1]; ++child) {
+      most = std::max(most, walk(children_[child], depth + 1));
+    }
+    most += is_key;
+    if (most > kCharsmapMatches) fail("more than {} keys begin with each other", kCharsmapMatches);
+    return matches_[i] = most;
+  }
+
+  template <class... T>
+  [[noreturn]] void fail(fmt::format_string<T...> what, T&&... values) const {
+    throw LoadError(fmt::format("{}: precompiled_charsmap: {}", name_, fmt::format(what, std::forward<T>(values)...)));
+  }
+
+  std::string name_;
+  std::string_view trie_, replacements_;
+  size_t longest_ = 0;
+  std::vector<uint32_t> first_, children_;  // the children of what leads to i: children_[first_[i], first_[i + 1])
+  std::vector<int> matches_;                // -1: not walked yet
+};
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& path, SentencePieceRules rules)
-      : model_(Model::open(path)),
-        user_defined_(*model_, [](const Model::Entry& piece) { return piece.type == Model::kUserDefined; }),
-        in_text_(*model_, [&](const Model::Entry& p) { return model_->type == Model::kUnigram && p.in_text(); }) {
-    const auto& pieces = model_->pieces;
-    ids_.reserve(pieces.size());
-    size_t longest = 1;
-    if (model_->normalization.charsmap) longest = model_->normalization.charsmap->longest_replacement();
-    limit_ = kNormalizedLimit / (kSpace.size() * std::max<size_t>(longest, 1));
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const auto id = static_cast<int32_t>(i);
-      ids_.emplace(pieces[i].text, id);
-      if (pieces[i].type == Model::kByte) bytes_[sentencepiece_byte(pieces[i].text)] = id;
-      if (pieces[i].type == Model::kNormal) lowest_ = std::min(lowest_, pieces[i].score);
-      if (pieces[i].in_text()) longest_ = std::max(longest_, pieces[i].text.size());
+  SentencePieceTokenizer(const std::string& path, std::string_view bytes, SentencePieceRules rules, size_t longest)
+      : limit_(kNormalizedLimit / (3 * std::max<size_t>(longest, 1))) {
+    std::string problem;
+    try {
+      const auto status = processor_.LoadFromSerializedProto(bytes);
+      if (!status.ok()) problem = status.ToString();
+    } catch (const std::exception& e) {
+      problem = e.what();
     }
-    const auto added = [&](const char* what, std::string_view name) -> int64_t {
-      const auto found = ids_.find(name);
-      if (found == ids_.end() || piece(found->second).type != Model::kControl) {
-        throw LoadError(
-            fmt::format("{}: {} is to be added, but \"{}\" is no piece of type CONTROL", path, what, valid_utf8(name)));
-      }
-      return found->second;
+    if (!problem.empty()) throw LoadError(fmt::format("{}: the sentencepiece library refuses it: {}", path, problem));
+    const auto find = [&](const char* what, int id) {
+      if (id < 0) throw LoadError(fmt::format("{}: {} is to be added, but no control piece is it", path, what));
+      return id;
     };
-    if (rules.add_bos) bos_ = added("BOS", model_->bos);
-    if (rules.add_eos) eos_ = added("EOS", model_->eos);
+    if (rules.add_bos) bos_ = find("BOS", processor_.bos_id());
+    if (rules.add_eos) eos_ = find("EOS", processor_.eos_id());
   }
 
   std::vector<int64_t> encode(std::string_view text, bool special) const override {
-    const auto normalized = normalize(text);
+    std::vector<int> found;
+    check(text, [&] { return processor_.Encode(text, &found); });
     std::vector<int64_t> ids;
+    ids.reserve(found.size() + 2);
     if (special && bos_) ids.push_back(*bos_);
-    for (const auto& part : segment(normalized.text)) {
-      if (part.id != model_->unknown || !model_->byte_fallback) {
-        ids.push_back(part.id);
-      } else {
-        for (auto i = part.begin; i < part.end; ++i) ids.push_back(byte_id(normalized.text[i]));
-      }
-    }
+    ids.insert(ids.end(), found.begin(), found.end());
     if (special && eos_) ids.push_back(*eos_);
     return ids;
   }
 
   std::vector<Piece> pieces(std::string_view text, bool special) const override {
-    const auto normalized = normalize(text);
-    std::vector<Piece> pieces;
+    sentencepiece::ImmutableSentencePieceText found;
+    check(text, [&] { return processor_.Encode(text, found.mutable_proto()); });
     size_t byte = 0, point = 0;
-    const auto point_at = [&](uint32_t normalized_byte) {
-      const auto to = normalized.origin[normalized_byte];  // never less than the last
+    const auto point_of = [&](size_t to) {
+      if (to < byte) byte = point = 0;
       point += count_code_points(text.substr(byte, to - byte));
       byte = to;
       return point;
     };
+    std::vector<Piece> pieces;
+    pieces.reserve(found.pieces_size() + 2);
     if (special && bos_) pieces.push_back({*bos_, name(*bos_), 0, 0});
-    for (const auto& part : segment(normalized.text)) {
-      const auto begin = point_at(part.begin), end = point_at(part.end);
-      if (part.id != model_->unknown || !model_->byte_fallback) {
-        pieces.push_back({part.id, normalized.text.substr(part.begin, part.end - part.begin), begin, end});
-        continue;
-      }
-      for (auto i = part.begin; i < part.end; ++i) {  // the last byte stands for the character
-        const auto id = byte_id(normalized.text[i]);
-        pieces.push_back({id, name(id), begin, i + 1 == part.end ? end : begin});
-      }
+    for (size_t i = 0; i < found.pieces_size(); ++i) {
+      const auto piece = found.pieces(static_cast<int>(i));
+      const auto begin = point_of(piece.begin());
+      pieces.push_back({piece.id(), piece.piece(), begin, point_of(piece.end())});
     }
     const auto end = count_code_points(text);
     if (special && eos_) pieces.push_back({*eos_, name(*eos_), end, end});
@@ -201,228 +474,64 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::string decode(std::span<const int64_t> ids, bool skip_special) const override {
-    const bool drops_space = model_->normalization.add_dummy_prefix || model_->normalization.remove_extra_whitespaces;
-    std::string text, bytes;
-    bool dropped = false, at_beginning = true;
+    std::vector<int> known;
+    known.reserve(ids.size());
     for (const auto id : ids) {
       if (id < 0 || id >= size()) continue;
-      const auto& [piece_text, score, type] = piece(id);
-      if (skip_special && (type == Model::kControl || type == Model::kUnknown)) continue;
-      if (type == Model::kByte) {
-        bytes.push_back(static_cast<char>(sentencepiece_byte(piece_text)));
-        continue;
-      }
-      put_bytes(text, bytes);
-      if (dropped || !text.empty()) at_beginning = false;
-      dropped = false;
-      if (type == Model::kUnknown) text += model_->unk_surface;
-      if (type == Model::kUnknown || type == Model::kControl) continue;
-      auto rest = piece_text;
-      if (at_beginning && drops_space && rest.starts_with(kSpace)) {
-        rest.remove_prefix(kSpace.size());
-        dropped = !model_->normalization.remove_extra_whitespaces;  // which drops all of them
-      }
-      for (size_t space; (space = rest.find(kSpace)) != rest.npos; rest.remove_prefix(space + kSpace.size())) {
-        text.append(rest.substr(0, space)).push_back(' ');
-      }
-      text += rest;
+      const auto i = static_cast<int>(id);
+      if (!skip_special || !(processor_.IsControl(i) || processor_.IsUnknown(i))) known.push_back(i);
     }
-    put_bytes(text, bytes);
-    if (model_->denormalization) return lockstep::normalize(text, *model_->denormalization, nullptr, false).text;
+    std::string text;
+    const auto status = processor_.Decode(known, &text);
+    if (!status.ok()) throw InputError(fmt::format("{} ids cannot be decoded: {}", ids.size(), status.ToString()));
     return text;
   }
 
   std::optional<int64_t> id_of(std::string_view token) const override {
-    const auto found = ids_.find(token);
-    if (found == ids_.end()) return std::nullopt;
-    return found->second;
+    if (token.empty()) return std::nullopt;
+    const auto id = processor_.PieceToId(token);  // the unknown piece's where there is no such
+    if (processor_.IdToPiece(id) != token) return std::nullopt;
+    return id;
   }
 
-  int64_t size() const override { return static_cast<int64_t>(model_->pieces.size()); }
+  int64_t size() const override { return processor_.GetPieceSize(); }
   std::optional<int64_t> bos() const override { return bos_; }
 
  private:
-  /// A piece of the normalized text, [begin, end).
-  struct Part {
-    int32_t id;
-    uint32_t begin, end;
-  };
-
-  const Model::Entry& piece(int64_t id) const { return model_->pieces[static_cast<size_t>(id)]; }
-  std::string name(int64_t id) const { return std::string(piece(id).text); }
-  int32_t byte_id(char byte) const { return bytes_[static_cast<unsigned char>(byte)]; }
-
-  /// The text of a run of bytes; each byte that begins no character is U+FFFD. The run is then empty.
-  static void put_bytes(std::string& text, std::string& bytes) {
-    for (size_t at = 0; at < bytes.size();) {
-      const auto one = bytes.substr(at, utf8_length(bytes[at]));
-      const bool valid = valid_utf8(one) == one;
-      text += valid ? one : kReplacement;
-      at += valid ? one.size() : 1;
-    }
-    bytes.clear();
-  }
-
-  /// What text can be; the unknown piece if it is none.
-  int32_t find(std::string_view text) const {
-    if (text.size() > longest_) return model_->unknown;
-    const auto found = ids_.find(text);
-    return found != ids_.end() && piece(found->second).in_text() ? found->second : model_->unknown;
-  }
-
-  Normalized normalize(std::string_view text) const {
+  template <class F>
+  void check(std::string_view text, F encode) const {
     if (text.size() > limit_) {
-      throw InputError(fmt::format("a text of {} bytes, expected at most {} for this tokenizer", text.size(), limit_));
+      throw InputError(fmt::format("a text of {} bytes, expected at most {} with this tokenizer", text.size(), limit_));
     }
-    return lockstep::normalize(text, model_->normalization, &user_defined_, model_->treat_whitespace_as_suffix);
-  }
-
-  std::vector<Part> segment(std::string_view text) const {
-    auto parts = model_->type == Model::kBpe ? bpe(text) : unigram(text);
-    if (model_->byte_fallback) return parts;
-    // What is unknown is one piece as far as it goes.
-    size_t kept = 0;
-    for (const auto& part : parts) {
-      if (kept > 0 && part.id == model_->unknown && parts[kept - 1].id == model_->unknown) {
-        parts[kept - 1].end = part.end;
-      } else {
-        parts[kept++] = part;
-      }
+    const auto status = encode();
+    if (!status.ok()) {
+      throw InputError(fmt::format("a text of {} bytes cannot be encoded: {}", text.size(), status.ToString()));
     }
-    parts.resize(kept);
-    return parts;
   }
+  std::string name(int64_t id) const { return processor_.IdToPiece(static_cast<int>(id)); }
 
-  std::vector<Part> bpe(std::string_view text) const;
-  std::vector<Part> unigram(std::string_view text) const;
-
-  std::unique_ptr<const Model> model_;
-  Prefixes user_defined_, in_text_;
-  std::unordered_map<std::string_view, int32_t> ids_;
-  std::array<int32_t, 256> bytes_{};
-  size_t limit_ = 0, longest_ = 0;
-  float lowest_ = std::numeric_limits<float>::max();
+  sentencepiece::SentencePieceProcessor processor_;
+  size_t limit_;
   std::optional<int64_t> bos_, eos_;
 };
-
-/// Characters, of which the pair that makes the best piece is joined, the left one among equals, until none is left.
-/// User-defined pieces are not joined with others. Unused pieces may be joined further, and fall apart in the end.
-std::vector<SentencePieceTokenizer::Part> SentencePieceTokenizer::bpe(std::string_view text) const {
-  struct Symbol {
-    uint32_t begin, size;  // size 0: joined to one on its left
-    int32_t previous, next;
-    bool fixed;
-  };
-  struct Join {
-    float score;
-    int32_t left, right;
-    uint32_t size;
-    bool operator<(const Join& other) const {
-      return score < other.score || (score == other.score && left > other.left);
-    }
-  };
-  std::vector<Symbol> symbols;
-  for (size_t at = 0; at < text.size();) {
-    const auto rest = text.substr(at);
-    const auto fixed = user_defined_.longest(rest);
-    const auto size = fixed ? fixed : character(rest);
-    const auto i = static_cast<int32_t>(symbols.size());
-    symbols.push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(size), i - 1, i + 1, fixed > 0});
-    at += size;
-  }
-  if (symbols.empty()) return {};
-  symbols.back().next = -1;
-
-  const auto of = [&](const Symbol& symbol) { return text.substr(symbol.begin, symbol.size); };
-  std::priority_queue<Join> joins;
-  std::unordered_map<std::string_view, uint32_t> halves;  // of unused pieces: the left one's size, as last seen
-  const auto consider = [&](int32_t l, int32_t r) {
-    if (l < 0 || r < 0) return;
-    const auto &left = symbols[l], &right = symbols[r];
-    if (left.fixed || right.fixed) return;
-    const auto joined = text.substr(left.begin, left.size + right.size);
-    const auto id = find(joined);
-    if (id == model_->unknown) return;
-    joins.push({piece(id).score, l, r, left.size + right.size});
-    if (piece(id).type == Model::kUnused) halves[joined] = left.size;
-  };
-  for (size_t i = 1; i < symbols.size(); ++i) consider(static_cast<int32_t>(i) - 1, static_cast<int32_t>(i));
-  while (!joins.empty()) {
-    const auto join = joins.top();
-    joins.pop();
-    auto &left = symbols[join.left], &right = symbols[join.right];
-    if (left.size == 0 || right.size == 0 || left.size + right.size != join.size) continue;  // no longer there
-    left.size = join.size, right.size = 0;
-    left.next = right.next;
-    if (right.next >= 0) symbols[right.next].previous = join.left;
-    consider(left.previous, join.left);
-    consider(join.left, left.next);
-  }
-
-  std::vector<Part> parts;
-  std::vector<std::string_view> pending;
-  for (int32_t i = 0; i >= 0; i = symbols[i].next) {
-    pending.push_back(of(symbols[i]));
-    while (!pending.empty()) {
-      const auto part = pending.back();
-      pending.pop_back();
-      auto id = find(part);
-      if (id != model_->unknown && piece(id).type == Model::kUnused) {
-        if (const auto half = halves.find(part); half != halves.end()) {
-          pending.push_back(part.substr(half->second));
-          pending.push_back(part.substr(0, half->second));
-          continue;
-        }
-        id = model_->unknown;
-      }
-      const auto begin = static_cast<uint32_t>(part.data() - text.data());
-      parts.push_back({id, begin, begin + static_cast<uint32_t>(part.size())});
-    }
-  }
-  return parts;
-}
-
-/// The pieces with the highest sum of scores; of equals the one found first. The sums are floats, whose rounding
-/// decides between orders of the same pieces, and start again from 0 below kLowestSum: both as in the package.
-std::vector<SentencePieceTokenizer::Part> SentencePieceTokenizer::unigram(std::string_view text) const {
-  struct Best {
-    float score = 0;
-    int32_t id = -1;  // of the piece that ends here
-    uint32_t begin = 0;
-  };
-  std::vector<Best> best(text.size() + 1);
-  for (size_t at = 0, length; at < text.size(); at += length) {
-    if (const auto sum = best[at].score; sum < kLowestSum) {
-      const auto reach = std::min(text.size(), at + std::max<size_t>(longest_, 4));
-      for (size_t end = at; end <= reach; ++end) best[end].score -= best[end].id < 0 ? 0 : sum;
-    }
-    const auto offer = [&](int32_t id, size_t size, float score) {
-      auto& end = best[at + size];
-      score += best[at].score;
-      if (end.id < 0 || score > end.score) end = {score, id, static_cast<uint32_t>(at)};
-    };
-    length = character(text.substr(at));
-    bool whole = false;  // is the character a piece?
-    in_text_.each(text.substr(at), [&](int32_t id, size_t size) {
-      const auto& [name, score, type] = piece(id);
-      if (type == Model::kUnused) return;
-      whole |= size == length;
-      offer(id, size, type == Model::kUserDefined ? 0.1f * static_cast<float>(size - 1) : score);
-    });
-    if (!whole) offer(model_->unknown, length, lowest_ - kUnknownPenalty);
-  }
-  std::vector<Part> parts;
-  for (auto end = static_cast<uint32_t>(text.size()); end > 0; end = best[end].begin) {
-    parts.push_back({best[end].id, best[end].begin, end});
-  }
-  std::reverse(parts.begin(), parts.end());
-  return parts;
-}
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path, SentencePieceRules rules) {
-  return std::make_unique<SentencePieceTokenizer>(path, rules);
+  const auto bytes = read_text(path);
+  if (bytes.empty()) throw LoadError(fmt::format("{}: the file is empty, expected a SentencePiece model", path));
+  if (bytes.starts_with("version https://git-lfs")) {
+    throw LoadError(
+        fmt::format("{}: looks like a Git LFS pointer of {} bytes, expected a SentencePiece model; run git lfs pull",
+                    path, bytes.size()));
+  }
+  const auto model = read_model(path, bytes);
+  check_pieces(path, model);
+  check_nesting(path, model);
+  size_t longest = 0;
+  if (!model.charsmap.empty()) longest = Charsmap(path + ": normalizer_spec", model.charsmap).longest();
+  if (!model.decoding_charsmap.empty()) Charsmap(path + ": denormalizer_spec", model.decoding_charsmap);
+  return std::make_unique<SentencePieceTokenizer>(path, bytes, rules, longest);
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// SentencePiece `.model` files, BPE and Unigram: what the sentencepiece package 0.2.3 does with them, id for id.
+// SentencePiece `.model` files (BPE and Unigram), tokenized by the sentencepiece library.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ struct SentencePieceRules {
   bool add_bos = false, add_eos = false;
 };
 
-/// Raises LoadError naming the file and what is wrong: a Git LFS pointer, cut short, another model type, an empty or
-/// repeated piece, no or two unknown pieces, a score that is NaN, a broken normalizer, a BOS or EOS to add that the
-/// file does not have, ...
+/// Everything that the library would trust is checked first. Raises LoadError naming the file and what is wrong: a Git
+/// LFS pointer, cut short, another model type, an empty or repeated piece, no or two unknown pieces, a score that is
+/// NaN, a broken normalizer, a BOS or EOS to add that the file does not have, ...
 ///
-/// decode() is the package's: control pieces are nothing, a run of byte pieces is its text with U+FFFD for each byte
-/// that begins no character, the unknown piece is the file's unk_surface. skip_special takes control and unknown pieces
-/// out first, so that the bytes on both sides of one are one run.
+/// decode() is the sentencepiece package's: control pieces are nothing, runs of byte pieces are text with U+FFFD for
+/// what is no UTF-8, the unknown piece is the file's unk_surface. skip_special takes control and unknown pieces out
+/// before, so that the bytes on both sides of one are one run.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path, SentencePieceRules rules);
 
 }  // namespace lockstep
