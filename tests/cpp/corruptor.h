@@ -86,6 +86,28 @@ class Corruptor {
     t.replace(first, last == std::string::npos ? std::string::npos : last - first, by);
   }
 
+  /// One random change of a binary file: a bit flipped, a byte of any value, a run cut out or doubled. Half of them at
+  /// its ends, where what describes the rest stands.
+  void bytes(std::string& b) {
+    if (b.empty()) return;
+    const auto size = static_cast<int64_t>(b.size());
+    const auto near = std::min<int64_t>(size, 400);
+    const auto at = static_cast<size_t>(below(2) ? below(size) : below(2) ? below(near) : size - 1 - below(near));
+    switch (below(4)) {
+      case 0:
+        b[at] = static_cast<char>(b[at] ^ (1 << below(8)));
+        break;
+      case 1:
+        b[at] = static_cast<char>(below(256));
+        break;
+      case 2:
+        b.erase(at, 1 + below(20));
+        break;
+      default:
+        b.insert(at, b.substr(at, 1 + below(40)));
+    }
+  }
+
   void safetensors(std::string& bytes) {
     uint64_t length = 0;
     std::memcpy(&length, bytes.data(), 8);

@@ -21,15 +21,15 @@ int main(int argc, char** argv) {
   }
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(argv[1])) {
-    if (entry.path().filename() == "tokenizer.json") files.push_back(entry.path());
+    const auto name = entry.path().filename();
+    if (name == "tokenizer.json" || name == "tokenizer.model") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   if (files.empty()) {
-    std::fprintf(stderr, "%s: no tokenizer.json in it\n", argv[1]);
+    std::fprintf(stderr, "%s: no tokenizer in it\n", argv[1]);
     return 2;
   }
   const fs::path work = argv[2];
-  fs::create_directories(work);
   const int64_t count = std::atoll(argv[3]);
   fuzz::Corruptor corruptor(std::strtoull(argv[4], nullptr, 10));
   const std::vector<std::string> texts = {"",
@@ -42,10 +42,15 @@ int main(int argc, char** argv) {
   int64_t refused = 0, worked = 0;
   for (int64_t i = 0; i < count; ++i) {
     ::alarm(60);  // a hang ends the program too
-    auto bytes = fuzz::read(corruptor.pick(files));
-    for (auto n = 1 + corruptor.below(3); n > 0; --n) corruptor.text(bytes, 0, bytes.size());
+    const auto& file = corruptor.pick(files);
+    auto bytes = fuzz::read(file);
+    for (auto n = 1 + corruptor.below(3); n > 0; --n) {
+      file.extension() == ".json" ? corruptor.text(bytes, 0, bytes.size()) : corruptor.bytes(bytes);
+    }
     if (corruptor.below(20) == 0) bytes.resize(corruptor.below(static_cast<int64_t>(bytes.size())));
-    fuzz::write(work / "tokenizer.json", bytes);
+    fs::remove_all(work);
+    fs::create_directories(work);
+    fuzz::write(work / file.filename(), bytes);
     try {
       const auto tokenizer = open_tokenizer(work.string());
       for (const auto& text : texts) {

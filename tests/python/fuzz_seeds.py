@@ -60,6 +60,26 @@ def tokenizers(out: Path) -> None:
         tokenizer.save(str(out / name / "tokenizer.json"))
 
 
+def sentencepiece_models(out: Path) -> None:
+    """A BPE and a unigram model, one with bytes and one with a normalizer."""
+    import io
+
+    import sentencepiece
+
+    text = ["The licence says that the licence holds", "caf\u00e9 \u4e00\u4e8c", "don't, won't 123"] * 8
+    for name, more in (
+        ("bpe", {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 300}),
+        ("unigram", {"model_type": "unigram", "normalization_rule_name": "nfkc", "vocab_size": 50}),
+    ):
+        (out / name).mkdir(parents=True)
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_writer=model, user_defined_symbols=["<s>x", "[A]"], hard_vocab_limit=False,
+            minloglevel=2, **more,
+        )  # fmt: skip
+        (out / name / "tokenizer.model").write_bytes(model.getvalue())
+
+
 def main() -> None:
     out = Path(sys.argv[1])
     for family in TINY:
@@ -67,6 +87,7 @@ def main() -> None:
         shard(out / f"{family}-one", out / f"{family}-two")
     ids = [{"name": "a", "ids": [[3, 1, 4]]}, {"name": "b", "ids": [[5]], "past": "a"}]
     tokenizers(Path(f"{out}.tokenizers"))
+    sentencepiece_models(Path(f"{out}.tokenizers"))
     lockstep.trace(f"{out}.trace", out / "qwen3_5-one", "mirror", points="all", inputs=ids)
 
 
