@@ -328,7 +328,8 @@ TEST_F(SentencePiece, RefusesCharsmaps) {
   expect_contains(refusal(with_charsmap(Trie().bytes().substr(0, 1000))), "expected a trie in blocks of 1024 bytes");
   expect_contains(changed([](Trie& t) { t.replacements = ""; }), "expected a trie");
   expect_contains(changed([](Trie& t) { t.units.resize(255); }), "expected a trie");
-  expect_contains(changed([](Trie& t) { t.replacements.assign(1, 'h'); }), "the last replacement does not end with NUL");
+  expect_contains(changed([](Trie& t) { t.replacements.assign(1, 'h'); }),
+                  "the last replacement does not end with NUL");
   expect_contains(changed([](Trie& t) { t.replacements[2] = '\xe2'; }), "not valid UTF-8");
   expect_contains(changed([](Trie& t) { t.units[0] = 256 << 10; }), "unit 0 leads to unit 256 of 256");
   expect_contains(changed([](Trie& t) { t.units[8] = 0; }), "unit 64 is a key, but unit 8 is no value");
