@@ -3,8 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorIndexing.h>
 
-#include "nn/one_row.h"
-
 namespace lockstep {
 
 using at::indexing::Ellipsis;
@@ -75,6 +73,8 @@ const Arithmetic& hf_arithmetic() {
   static const Arithmetic hf;
   return hf;
 }
+
+at::Tensor hf_linear(const at::Tensor& x, const at::Tensor& weight) { return at::linear(x.contiguous(), weight); }
 
 at::Tensor Arithmetic::linear(const Module&, const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor* bias) const {

@@ -92,4 +92,9 @@ class Arithmetic {
 /// Hugging Face's own.
 const Arithmetic& hf_arithmetic();
 
+/// at::linear(x, weight) in the bits that it has for a weight that wants a gradient, as Hugging Face's do: then torch
+/// folds the rows of a batch into one product also where they do not lie side by side, like the last positions that the
+/// head is run on; else it would multiply row by row, in other bits.
+at::Tensor hf_linear(const at::Tensor& x, const at::Tensor& weight);
+
 }  // namespace lockstep

@@ -1,4 +1,5 @@
 // The clever forms against the obvious ones, in float64 with every float32 cast lifted; points and their levels.
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -144,6 +145,15 @@ TEST(RecurrentMask, FollowsTheRelease) {
 TEST(Variant, UnknownNameIsRefused) {
   expect_contains(message_of<InputError>([] { Variant::named("6.0"); }),
                   "variant \"6.0\" is not known (known: 5.10, 5.18, 5.24)");
+}
+
+TEST(HfLinear, FoldsTheLastPositionsOfABatchAsAWeightWithAGradientDoes) {
+  at::NoGradGuard no_grad;
+  at::manual_seed(3);
+  const auto weight = at::randn({1024, 128}), wanting = weight.clone().requires_grad_(true);
+  const auto last = at::randn({4, 12, 128}).slice(1, -1);
+  EXPECT_TRUE(at::equal(hf_linear(last, weight), at::linear(last, wanting)));
+  EXPECT_FALSE(at::equal(at::linear(last, weight), at::linear(last, wanting)));  // else the fold is needed no more
 }
 
 }  // namespace
