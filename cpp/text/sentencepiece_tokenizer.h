@@ -1,4 +1,4 @@
-// SentencePiece `.model` files (BPE and Unigram), tokenized by the sentencepiece library.
+// SentencePiece `.model` files of the BPE kind, tokenized by the sentencepiece library.
 #pragma once
 
 #include <memory>

@@ -61,21 +61,21 @@ def tokenizers(out: Path) -> None:
 
 
 def sentencepiece_models(out: Path) -> None:
-    """A BPE and a unigram model, one with bytes and one with a normalizer."""
+    """A model with bytes, and one with a normalizer."""
     import io
 
     import sentencepiece
 
     text = ["The licence says that the licence holds", "caf\u00e9 \u4e00\u4e8c", "don't, won't 123"] * 8
     for name, more in (
-        ("bpe", {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 300}),
-        ("unigram", {"model_type": "unigram", "normalization_rule_name": "nfkc", "vocab_size": 50}),
+        ("bytes", {"byte_fallback": True, "normalization_rule_name": "identity", "vocab_size": 300}),
+        ("normalized", {"normalization_rule_name": "nfkc", "vocab_size": 50}),
     ):
         (out / name).mkdir(parents=True)
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(text), model_writer=model, user_defined_symbols=["<s>x", "[A]"], hard_vocab_limit=False,
-            minloglevel=2, **more,
+            model_type="bpe", minloglevel=2, **more,
         )  # fmt: skip
         (out / name / "tokenizer.model").write_bytes(model.getvalue())
 
