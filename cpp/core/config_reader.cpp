@@ -96,6 +96,11 @@ ConfigReader ConfigReader::child(const std::string& key) {
   return reader;
 }
 
+std::optional<ConfigReader> ConfigReader::find_child(const std::string& key) {
+  read_.insert(key);
+  return has(key) ? std::optional(child(key)) : std::nullopt;
+}
+
 std::vector<ConfigReader> ConfigReader::children(const std::string& key) {
   const json* list = raw(key);
   if (!list || !list->is_array()) fail(key, "expected a list, found " + (list ? shown(*list) : std::string("nothing")));

@@ -28,6 +28,8 @@ class ConfigReader {
   bool has(const std::string& key) const;  // present and not null
   /// The object under `key`. Raises LoadError if it is absent or no object.
   ConfigReader child(const std::string& key);
+  /// The same, or nothing if the key is absent or null.
+  std::optional<ConfigReader> find_child(const std::string& key);
   /// The objects of the list under `key`. Raises LoadError if it is absent, no list, or holds something else.
   std::vector<ConfigReader> children(const std::string& key);
   /// The value under `key` as it is, or null: for what is too large to be copied.

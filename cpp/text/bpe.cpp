@@ -55,6 +55,9 @@ Bpe::Bpe(ConfigReader& file, const std::string& key, bool byte_level) : byte_lev
   ignore_merges_ = model.find<bool>("ignore_merges").value_or(false);
   byte_fallback_ = model.find<bool>("byte_fallback").value_or(false);
   fuse_unk_ = model.find<bool>("fuse_unk").value_or(false);
+  if (byte_level && byte_fallback_) {  // it would look up the bytes of the alphabet's characters
+    model.fail("byte_fallback", "true together with the ByteLevel pre-tokenizer is not implemented");
+  }
   read_vocab(model);
   if (const auto unk = model.find<std::string>("unk_token")) {
     const auto id = id_of(*unk);
@@ -113,12 +116,7 @@ void Bpe::read_vocab(ConfigReader& model) {
     }
   }
   for (int b = 0; b < 256; ++b) {
-    // Words of a byte-level vocabulary are written in its alphabet, where a byte's number stands for itself only if
-    // each of its characters' bytes has one: HF's fallback sees the alphabet's UTF-8, which no such file uses.
     if (const auto id = id_of(fmt::format("<0x{:02X}>", b))) fallback_ids_[b] = static_cast<int32_t>(*id);
-  }
-  if (byte_level_ && byte_fallback_) {
-    model.fail("byte_fallback", "true together with the ByteLevel pre-tokenizer is not implemented");
   }
 }
 

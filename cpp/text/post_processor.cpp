@@ -56,9 +56,7 @@ void read(ConfigReader& reader, PostProcessor& out) {
 
 PostProcessor read_post_processor(ConfigReader& file, const std::string& key) {
   PostProcessor out;
-  if (!file.has(key)) return file.ignore({key.c_str()}), out;
-  auto reader = file.child(key);
-  read(reader, out);
+  if (auto reader = file.find_child(key)) read(*reader, out);
   return out;
 }
 

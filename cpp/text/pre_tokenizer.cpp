@@ -210,9 +210,8 @@ std::unique_ptr<PreTokenizer> read(ConfigReader& reader) {
 }  // namespace
 
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(ConfigReader& file, const std::string& key) {
-  if (!file.has(key)) return file.ignore({key.c_str()}), nullptr;
-  auto reader = file.child(key);
-  return read(reader);
+  auto reader = file.find_child(key);
+  return reader ? read(*reader) : nullptr;
 }
 
 }  // namespace lockstep

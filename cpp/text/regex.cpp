@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <oniguruma.h>
 
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "core/error.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -18,6 +21,13 @@ std::string message(int code, const OnigErrorInfo* info = nullptr) {
   OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN];
   const int length = info ? onig_error_code_to_str(text, code, info) : onig_error_code_to_str(text, code);
   return {reinterpret_cast<const char*>(text), static_cast<size_t>(length)};
+}
+
+/// The first characters of a text, in quotes.
+std::string beginning(std::string_view text) {
+  size_t end = 0;
+  for (int i = 0; i < 40 && end < text.size(); ++i) end += utf8_length(text[end]);
+  return nlohmann::json(text.substr(0, end)).dump() + (end < text.size() ? "..." : "");
 }
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
@@ -46,19 +56,22 @@ std::string ranges_of(std::string_view name, const std::string& where, std::stri
 
 std::string with_own_classes(std::string_view pattern, const std::string& where) {
   std::string out;
-  int depth = 0;  // of brackets
+  int depth = 0;         // of brackets
+  bool opening = false;  // just behind a bracket, where another that closes is a character
   const auto put = [&](std::string_view name, bool negated, std::string_view as_written) {
     const auto ranges = ranges_of(name, where, as_written);
     out += depth > 0 && !negated ? ranges : fmt::format("[{}{}]", negated ? "^" : "", ranges);
   };
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
+    const bool opens = std::exchange(opening, false);
     if (c != '\\' || i + 1 == pattern.size()) {
       if (c == '[' && depth > 0 && pattern.substr(i, 2) == "[:") {
         throw LoadError(fmt::format("{}: the class {} in its regex is not implemented", where, pattern.substr(i, 9)));
       }
-      if (c == '[') ++depth;
-      if (c == ']' && depth > 0 && pattern[i - 1] != '[') --depth;
+      if (c == '[') ++depth, opening = true;
+      if (c == '^' && opens) opening = true;
+      if (c == ']' && depth > 0 && !opens) --depth;
       out += c;
       continue;
     }
@@ -119,9 +132,9 @@ bool Regex::Matches::next(size_t& begin, size_t& end) {
     if (at < 0) {
       const bool endless = at == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || at == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER ||
                            at == ONIGERR_MATCH_STACK_LIMIT_OVER;
-      throw InputError(fmt::format("{}: its regex {} at character {} of the text", regex_.where_,
+      throw InputError(fmt::format("{}: its regex {} on {}", regex_.where_,
                                    endless ? "backtracks without end" : "fails (" + message(at) + ")",
-                                   count_code_points(text_.substr(0, from_))));
+                                   beginning(text_.substr(from_))));
     }
     begin = static_cast<size_t>(region_->beg[0]), end = static_cast<size_t>(region_->end[0]);
     if (begin == end && end == last_end_) {  // nothing, right after the last match: from one character later

@@ -250,7 +250,7 @@ TEST_F(Tokenizers, ARegexThatBacktracksForEverIsRefused) {
   const auto t = open(file);
   EXPECT_EQ(t->encode("aaab", true).size(), 3u);
   expect_contains(message_of<InputError>([&] { t->encode(std::string(64, 'a').append("b"), true); }),
-                  "backtracks without end at character 0 of the text");
+                  "backtracks without end on \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"...");
 }
 
 TEST(Text, InvalidUtf8IsWhatPythonMakesOfIt) {
@@ -279,6 +279,11 @@ TEST(Text, ClassesAreWrittenOut) {
   EXPECT_EQ(with_own_classes("[^\\s\\\\]x\\x{41}", "f"), "[^\\s\\\\]x\\x{41}");
   const auto ours = with_own_classes("\\p{Zl}[a\\p{Zl}\\P{Zl}]\\p{^Zl}", "f");
   EXPECT_EQ(ours, "[\\x{2028}-\\x{2028}][a\\x{2028}-\\x{2028}[^\\x{2028}-\\x{2028}]][^\\x{2028}-\\x{2028}]");
+  // A bracket that closes right behind one that opens is a character, an escaped one too.
+  const std::string zl = "\\x{2028}-\\x{2028}";
+  EXPECT_EQ(with_own_classes("[]\\p{Zl}]\\p{Zl}", "f"), "[]" + zl + "][" + zl + "]");
+  EXPECT_EQ(with_own_classes("[^]\\p{Zl}]\\p{Zl}", "f"), "[^]" + zl + "][" + zl + "]");
+  EXPECT_EQ(with_own_classes("[\\[]\\p{Zl}", "f"), "[\\[][" + zl + "]");
 }
 
 }  // namespace
