@@ -98,23 +98,26 @@ def decoding(first: Forward, steps: int, vocab: int) -> list[Forward]:
     ]
 
 
-def from_ids(text: str) -> list[Forward]:
-    """'1,2,3' -> one forward named `ids`. raises InputError"""
+def parse_ids(text: str, option: str = "--ids") -> list[int]:
+    """'1,2,3' or '1 2 3' -> ids, of either sign. raises InputError naming the option"""
     parts = [part for part in text.replace(" ", ",").split(",") if part]
     if any(not re.fullmatch(r"-?[0-9]{1,18}", part) for part in parts):
-        raise InputError(f"--ids {text!r}: expected whole numbers with commas between, like 1,2,3")
-    ids = [int(part) for part in parts]
-    if not ids:
-        raise InputError("--ids: expected at least one id, found none")
-    return [Forward("ids", _tensor(ids, "--ids")[None])]
+        raise InputError(f"{option} {text!r}: expected whole numbers with commas between, like 1,2,3")
+    if not parts:
+        raise InputError(f"{option}: expected at least one id, found none")
+    return [int(part) for part in parts]
+
+
+def from_ids(text: str) -> list[Forward]:
+    """'1,2,3' -> one forward named `ids`. raises InputError"""
+    return [Forward("ids", torch.tensor([parse_ids(text)]))]
 
 
 def from_prompt(folder: Path, text: str) -> list[Forward]:
     """The checkpoint's own tokenizer on `text` -> one forward named `prompt`. raises InputError"""
-    from .text import from_text, load_tokenizer
+    from . import prompts
 
-    ids = from_text(load_tokenizer(folder), text).ids
-    return [Forward("prompt", torch.tensor([ids]))]
+    return [Forward("prompt", torch.tensor([prompts.from_text(prompts.tokenizer_of(folder), text).ids]))]
 
 
 def from_file(path: str | os.PathLike[str]) -> list[Forward]:

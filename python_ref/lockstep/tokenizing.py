@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from . import hub
-from .native import InputError, LoadError, _core
+from .hf_model import quiet_transformers
+from .native import LoadError, _core
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Tokenizer:
         """The id that the vocabulary gives a token, as it is written there."""
         return self.core.id_of(token)
 
+    def stream(self) -> _core.TextStream:
+        """Ids one by one -> pieces of text, whole characters only. The pieces together are the text of all ids."""
+        return _core.TextStream(self.core)
+
     @property
     def bos(self) -> int | None:
         """The token that encode() puts first, if it puts one."""
@@ -70,7 +75,8 @@ def reference(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:  # whatever a broken tokenizer raises, the user gets one sentence
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise LoadError(f"{folder}: Hugging Face cannot load its tokenizer: {reason}") from None
@@ -101,13 +107,3 @@ def difference(tokenizer: Tokenizer, theirs: Any, text: str) -> Difference | Non
     pieces = tokenizer.pieces(text)
     character = pieces[at].begin if at < len(pieces) else len(text)
     return Difference(at, character, ours[at] if at < len(ours) else None, other[at] if at < len(other) else None)
-
-
-def ids_from(text: str) -> list[int]:
-    """'1,2,3' or '1 2 3' -> ids. raises InputError"""
-    from .inputs import from_ids
-
-    ids = from_ids(text)[0].ids[0].tolist()
-    if bad := [i for i in ids if i < 0]:
-        raise InputError(f"--decode: expected ids from 0 on, found {bad[0]}")
-    return ids

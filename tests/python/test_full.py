@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lockstep
-from lockstep.text import decode, encode, load_tokenizer
+from lockstep.prompts import tokenizer_of
 from test_generate import PROMPTS, hold, left_padded, load_reference
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -38,12 +38,12 @@ def test_smollm2_answers() -> None:
 def test_smollm2_generates_what_hugging_face_does(dtype: str) -> None:
     folder = checkpoint("smollm2")
     model, mirror = load_reference(folder, dtype), lockstep.Mirror.load(folder, dtype)
-    tokenizer = load_tokenizer(folder)
-    prompts = [encode(tokenizer, text, special=True) for text in ("The capital of France is", *PROMPTS[:19])]
+    tokenizer = tokenizer_of(folder)
+    prompts = [tokenizer.encode(text) for text in ("The capital of France is", *PROMPTS[:19])]
     for ids in prompts if dtype == "float32" else prompts[:6]:
         found = hold(model, mirror, torch.tensor([ids]), max_new_tokens=64)
         if ids is prompts[0]:
-            assert decode(tokenizer, found["tokens"][0]).startswith(" Paris")
+            assert tokenizer.decode(found["tokens"][0], skip_special=True).startswith(" Paris")
     for first in (0, 8, 16):
         hold(model, mirror, *left_padded(prompts[first : first + 4], mirror.generation_config()["pad"]), max_new_tokens=32)
 

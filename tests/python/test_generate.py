@@ -21,7 +21,8 @@ from conftest import Tensors, edited, make_twin
 from faults import method
 from lockstep import InputError, LoadError, Mirror, generate, hf_model
 from lockstep.native import _core
-from lockstep.text import decode, encode, from_chat, from_text, load_tokenizer, text_stream
+from lockstep.prompts import from_chat, from_text, tokenizer_of
+from lockstep.tokenizing import reference
 
 PROMPTS = (
     "Permission is hereby granted, free of charge", "THE SOFTWARE IS PROVIDED", "Licensed under the Apache License",
@@ -79,8 +80,8 @@ def embedded_model(embedded: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def embedded_prompts(embedded: Path) -> list[list[int]]:
-    tokenizer = load_tokenizer(embedded)
-    return [encode(tokenizer, text, special=True) for text in PROMPTS]
+    tokenizer = tokenizer_of(embedded)
+    return [tokenizer.encode(text, special=True) for text in PROMPTS]
 
 
 def test_twenty_prompts_of_64_tokens(embedded: Path, embedded_model: Any, embedded_prompts: list[list[int]]) -> None:
@@ -257,8 +258,10 @@ def test_an_id_that_the_tokenizer_does_not_know_may_win(
     assert max(found["tokens"][0]) >= 1024
     written = generate(folder, prompt=PROMPTS[0], max_new_tokens=4, check=True)
     assert (written.exit_code, written.verdict, written.tokens) == (0, "identical", found["tokens"][0])
-    tokenizer = load_tokenizer(folder)
-    assert written.text == decode(tokenizer, written.tokens) and decode(tokenizer, [1030]) == ""
+    tokenizer = tokenizer_of(folder)
+    assert (
+        written.text == tokenizer.decode(written.tokens, skip_special=True) and tokenizer.decode([1030], skip_special=True) == ""
+    )
 
 
 # The check
@@ -277,7 +280,7 @@ def test_the_check_passes_and_says_what_it_compared(embedded: Path) -> None:
     assert check["compared"] == 24 * (1 + 2 * 8)  # logits and two states of each of eight layers
     assert not check["differing"] and not check["flips"] and not check["faults"]
     assert list(found.data)[:7] == ["format_version", "command", "verdict", "model", "pedigree", "seconds", "exit_code"]
-    assert "".join(pieces) == found.text == decode(load_tokenizer(embedded), found.tokens)
+    assert "".join(pieces) == found.text == tokenizer_of(embedded).decode(found.tokens, skip_special=True)
     assert found.tokens == generate(prompt=PROMPTS[0], max_new_tokens=24).tokens
     assert all(found.data["speed"][side]["decode_tokens_per_second"] > 0 for side in ("reference", "mirror"))
     assert found.data["pedigree"]["failed"] == [] and len(found.data["model"]["digest"]) == 64
@@ -405,32 +408,39 @@ def test_a_fault_in_the_mirror_turns_it_red(name: str, path: str) -> None:
 
 
 def test_pieces_are_whole_characters(embedded: Path) -> None:
-    tokenizer = load_tokenizer(embedded)
+    tokenizer = tokenizer_of(embedded)
     text = "naïve 用一句话 🙂 café\n\n  end"
-    ids = encode(tokenizer, text, special=False)
-    pieces_of = text_stream(tokenizer)
+    ids = tokenizer.encode(text, special=False)
+    pieces_of = tokenizer.stream()
     pieces = [pieces_of.add(token) for token in ids]
-    assert "".join(pieces) + pieces_of.finish() == decode(tokenizer, ids) == text
+    assert "".join(pieces) + pieces_of.finish() == tokenizer.decode(ids, skip_special=True) == text
     assert not any("\ufffd" in piece for piece in pieces) and any(piece == "" for piece in pieces)
-    half = text_stream(tokenizer)
-    assert "".join(half.add(token) for token in encode(tokenizer, "🙂", special=False)[:2]) == ""
+    half = tokenizer.stream()
+    assert "".join(half.add(token) for token in tokenizer.encode("🙂", special=False)[:2]) == ""
     assert set(half.finish()) == {"\ufffd"}
 
 
-def test_chat_goes_through_the_checkpoints_template(embedded: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(embedded)
+def test_chat_goes_through_the_checkpoints_template(embedded: Path) -> None:
+    tokenizer = tokenizer_of(embedded)
+    own = reference(embedded)
     for thinking, more in ((None, {}), (True, {"enable_thinking": True}), (False, {"enable_thinking": False})):
         messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
-        expected = tokenizer.hugging_face.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
-        assert from_chat(tokenizer, embedded, "Hi", "Be short.", thinking).ids == list(expected)
-    tokenizer.hugging_face.chat_template = None
+        expected = own.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
+        assert from_chat(tokenizer, "Hi", "Be short.", thinking).ids == list(expected)
+
+
+def test_a_chat_template_that_is_absent_or_refuses_is_named(embedded: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(embedded, folder)
+    template = folder / "chat_template.jinja"
+    template.unlink()
     with pytest.raises(InputError, match="--chat needs a chat template"):
-        from_chat(tokenizer, embedded, "Hi", None, None)
-    tokenizer.hugging_face.chat_template = "{{ raise_exception('no system message') }}"
+        from_chat(tokenizer_of(folder), "Hi", None, None)
+    template.write_text("{{ raise_exception('no system message') }}")
     with pytest.raises(InputError, match="its chat template refuses these messages: TemplateError: no system message"):
-        from_chat(tokenizer, embedded, "Hi", "x", None)
-    tokenizer.hugging_face.chat_template = "{{ messages[-1]['content'] }}"
-    assert "change nothing" in from_chat(tokenizer, embedded, "Hi", None, True).notes[0]
+        from_chat(tokenizer_of(folder), "Hi", "x", None)
+    template.write_text("{{ messages[-1]['content'] }}")
+    assert "change nothing" in from_chat(tokenizer_of(folder), "Hi", None, True).notes[0]
 
 
 def test_a_doubled_bos_is_noted(embedded: Path, tmp_path: Path) -> None:
@@ -438,7 +448,7 @@ def test_a_doubled_bos_is_noted(embedded: Path, tmp_path: Path) -> None:
     shutil.copytree(embedded, folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<|im_start|>"}))
-    tokenizer = load_tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     notes = from_text(tokenizer, "<|im_start|><|im_start|>x").notes
     assert notes == [f"the prompt begins with two BOS tokens ({tokenizer.bos}): leave one out of its text"]
     assert from_text(tokenizer, "<|im_start|>x").notes == []

@@ -37,6 +37,7 @@ def tokenize(
     lockstep tokenize DIR --decode 504,3575,282
     """
     from .. import tokenizing
+    from ..inputs import parse_ids
     from ..native import InputError
 
     model, text = _which(words or [], file, decode)
@@ -45,7 +46,7 @@ def tokenize(
         if pieces or check or file:
             raise InputError("--decode stands alone: leave out --file, --pieces and --check")
         with readers_may_leave():
-            print(tokenizer.decode(tokenizing.ids_from(decode)))
+            print(tokenizer.decode(parse_ids(decode, "--decode")))
         return 0
     given = _read(file) if file else (text or "").encode("utf-8", "surrogateescape")
     with readers_may_leave():
