@@ -88,9 +88,9 @@ def bench_forward(results: Results, pairs: int) -> None:
 
 
 def memory_bandwidth() -> float:
-    """Bytes per second that all threads together read: the best of seven sums over 1 GiB."""
-    x = torch.ones(2**28)
-    return x.numel() * 4 / min(seconds(x.sum) for _ in range(7))
+    """Bytes per second that all threads together read: the best of seven sums, and seven one-row products, over 1 GiB."""
+    matrix, row = torch.ones(2**18, 2**10), torch.ones(1, 2**10)
+    return matrix.numel() * 4 / min(seconds(read) for read in (matrix.sum, lambda: row @ matrix.T) for _ in range(7))
 
 
 def bench_decode(results: Results, pairs: int) -> None:

@@ -55,7 +55,8 @@ def bisect(
     without: set[str],
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """{drift, faults, notes, power, points, judged, not_compared, extra, skipped_rows, cost}. raises LoadError, InputError"""
+    """{drift, faults, notes, power, projections, points, judged, not_compared, extra, skipped_rows, cost}; power and
+    projections with thorough only. raises LoadError, InputError"""
 
 class Trace:
     """Capture point -> tensor for named forwards, in memory or from a file."""
