@@ -450,7 +450,7 @@ def test_a_doubled_bos_is_noted(embedded: Path, tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<|im_start|>"}))
     tokenizer = tokenizer_of(folder)
     notes = from_text(tokenizer, "<|im_start|><|im_start|>x").notes
-    assert notes == [f"the prompt begins with two BOS tokens ({tokenizer.bos}): leave one out of its text"]
+    assert notes == [f"the prompt begins with two BOS tokens ({tokenizer.id_of('<|im_start|>')}): leave one out of its text"]
     assert from_text(tokenizer, "<|im_start|>x").notes == []
 
 
