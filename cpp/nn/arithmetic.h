@@ -73,8 +73,8 @@ class Arithmetic {
                            const at::Tensor& dt_bias) const;
   /// Token by token also where HF goes by chunks.
   virtual bool recurrent() const { return order != Order::hf; }
-  /// Are the steps of the recurrent rule the formula's, so that one loop over numbers may replace them (float64)?
-  virtual bool plain_steps() const { return order == Order::plain; }
+  /// Are the steps of the recurrent rule the formula's, so that a loop over numbers may replace them?
+  virtual bool plain_steps() const { return order != Order::index; }
   virtual at::Tensor decay_state(const Module& at, const at::Tensor& state, const at::Tensor& g) const;
   /// What a token writes: beta (v - S^T k).
   virtual at::Tensor delta(const Module& at, const at::Tensor& value, const at::Tensor& memory,

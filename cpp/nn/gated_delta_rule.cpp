@@ -1,7 +1,9 @@
 #include "nn/gated_delta_rule.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -192,6 +194,38 @@ void plain_loop(const at::Tensor& query_in, const at::Tensor& key_in, const at::
   });
 }
 
+/// One token, all float32: query and key [B, Hv, Dk], value [B, Hv, Dv], beta and decay [B, Hv], state [B, Hv, Dk, Dv],
+/// which is replaced; returns [B, Hv, Dv]. In the bits of the loop over tensors below: each product and sum is rounded
+/// by itself as there, and those over Dk are torch's own. But the state is gone through twice, not seven times, which
+/// is most of what a step costs beside its weights.
+at::Tensor step_by_rows(const Run& run, const Module& module, const at::Tensor& query, const at::Tensor& key,
+                        const at::Tensor& value, const at::Tensor& beta, const at::Tensor& decay, at::Tensor& state) {
+  const auto Dk = state.size(2), Dv = state.size(3), rows = state.numel() / Dv;
+  const auto old = state;
+  auto next = at::empty(old.sizes(), old.options()), product = at::empty(old.sizes(), old.options());
+  const auto q_in = query.contiguous(), k_in = key.contiguous(), keep_in = decay.exp().contiguous();
+  const auto *q = q_in.const_data_ptr<float>(), *k = k_in.const_data_ptr<float>(),
+             *keep = keep_in.const_data_ptr<float>(), *S = old.const_data_ptr<float>();
+  auto *n = next.mutable_data_ptr<float>(), *p = product.mutable_data_ptr<float>();
+  const auto each_row = [&](auto work) {
+    constexpr int64_t kElements = 32768;  // that are worth a thread
+    at::parallel_for(0, rows, std::max<int64_t>(1, kElements / Dv), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) work(row, row / Dk, row * Dv);
+    });
+  };
+  each_row([&](int64_t row, int64_t head, int64_t at) {
+    for (int64_t j = at; j < at + Dv; ++j) n[j] = S[j] * keep[head], p[j] = n[j] * k[row];
+  });
+  const auto write = run.arithmetic.delta(module, value, product.sum(-2), beta).contiguous();
+  const auto* d = write.const_data_ptr<float>();
+  each_row([&](int64_t row, int64_t head, int64_t at) {
+    const float* to_write = d + head * Dv;
+    for (int64_t j = 0; j < Dv; ++j) n[at + j] += k[row] * to_write[j], p[at + j] = n[at + j] * q[row];
+  });
+  state = next;
+  return product.sum(-2);
+}
+
 }  // namespace
 
 DeltaRuleOutputs chunk_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
@@ -210,13 +244,21 @@ DeltaRuleOutputs recurrent_gated_delta_rule(Run& run, const Module& module, cons
 
   auto state = first_state(in, value);
   auto out = at::zeros_like(value);
-  if (run.arithmetic.plain_steps() && run.arithmetic.up == at::kDouble) {
+  const bool plain = run.arithmetic.plain_steps();
+  if (plain && run.arithmetic.order == Order::plain && run.arithmetic.up == at::kDouble) {
     state = state.clone(at::MemoryFormat::Contiguous), out = at::zeros(value.sizes(), value.options());
     plain_loop(query, key, value, beta, decay, state, out);
     return {out.transpose(1, 2).contiguous().to(in.query.scalar_type()), state};
   }
+  // Who listens to the operations is to hear Hugging Face's.
+  const bool by_rows = plain && run.arithmetic.order == Order::hf && run.arithmetic.up == at::kFloat &&
+                       state.is_contiguous() && !c10::impl::TorchDispatchModeTLS::any_modes_set();
   for (int64_t t = 0; t < value.size(2); ++t) {
     const auto q_t = query.select(2, t), k_t = key.select(2, t), v_t = value.select(2, t);
+    if (by_rows) {
+      out.select(2, t).copy_(step_by_rows(run, module, q_t, k_t, v_t, beta.select(2, t), decay.select(2, t), state));
+      continue;
+    }
     state = run.arithmetic.decay_state(module, state, decay.select(2, t));
     const auto kv_mem = run.arithmetic.sum(state * k_t.unsqueeze(-1), -2);
     const auto delta = run.arithmetic.delta(module, v_t, kv_mem, beta.select(2, t));

@@ -2,6 +2,10 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 #include "core/error.h"
 #include "core/vector_math.h"
 #include "files.h"
@@ -68,6 +72,32 @@ TEST(DeltaRuleOfTheTruth, TheLoopOverNumbersIsTheLoopOverTensors) {
     const auto a = recurrent_gated_delta_rule(by_tensors, here, in), b = chunk_gated_delta_rule(by_numbers, here, in);
     EXPECT_LT(relative(b.output, a.output), 1e-13);
     EXPECT_LT(relative(b.state, a.state), 1e-13);
+  }
+}
+
+TEST(DeltaRuleStep, ByRowsHasTheBitsOfTheOperations) {
+  struct ByOperations : Arithmetic {
+    bool plain_steps() const override { return false; }
+  } const operations;
+  const Here here;
+  for (const char* variant : {"5.10", "5.18"}) {
+    lockstep::Run fast(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr);
+    lockstep::Run slow(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr, operations);
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const auto& [B, T, H, Dk, Dv] : std::vector<std::array<int64_t, 5>>{
+               {1, 1, 16, 128, 128}, {3, 1, 16, 128, 128}, {1, 1, 4, 32, 48}, {2, 3, 5, 33, 7}, {1, 1, 1, 1, 1}}) {
+        at::manual_seed(B + T + Dk);
+        DeltaRuleInputs in;
+        in.query = at::randn({B, T, H, Dk}).to(dtype), in.key = at::randn({B, T, H, Dk}).to(dtype);
+        in.value = at::randn({B, T, H, Dv}).to(dtype), in.beta = at::rand({B, T, H}).to(dtype);
+        in.decay = -at::rand({B, T, H}), in.initial_state = at::randn({B, H, Dk, Dv}).mul(30);
+        const auto before = in.initial_state.clone();
+        const auto a = recurrent_gated_delta_rule(fast, here, in), b = recurrent_gated_delta_rule(slow, here, in);
+        EXPECT_TRUE(at::equal(a.output, b.output)) << B << " x " << T << " x " << H << " of " << Dk << " x " << Dv;
+        EXPECT_TRUE(at::equal(a.state, b.state)) << B << " x " << T << " x " << H << " of " << Dk << " x " << Dv;
+        EXPECT_TRUE(at::equal(in.initial_state, before));  // what a caller may still hold
+      }
+    }
   }
 }
 
