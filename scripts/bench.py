@@ -94,8 +94,9 @@ def memory_bandwidth() -> float:
 
 
 def bench_decode(results: Results, pairs: int) -> None:
-    """Steps of one token over the cache, the mirror's against Hugging Face's forwards alone (generate() costs more)."""
-    folder, step = checkpoint("full-float32"), torch.tensor([[7919]])
+    """Steps of one token over the cache, the mirror's, as it is and with --fast, against Hugging Face's forwards alone
+    (generate() costs more). The bar is for the faster of them."""
+    folder, step = checkpoint("full"), torch.tensor([[7919]])
     bandwidth = memory_bandwidth()
     results.add("memory.bandwidth", bandwidth / 1e9, "GB/s")
     for dtype, bar in (("float32", 1 / 1.5), ("bfloat16", None)):
@@ -105,6 +106,8 @@ def bench_decode(results: Results, pairs: int) -> None:
         model, _ = hf_model.load(folder, about["hf_class"], dtype, "sdpa", about["tied"])
         ids = torch.tensor([[(i * 7919) % 248_000 for i in range(SHORT)]])
         cache, decoding = hf_model.new_cache(model), _core.Decoding(mirror, "sdpa", hf_model.variant_of())
+        fast = _core.Decoding(mirror, "sdpa", hf_model.variant_of(), None, True)
+        fast.prefill(ids)
         stated = {hf_model.cache_argument(model): cache, "use_cache": True, "logits_to_keep": 1}
 
         def theirs(ids: torch.Tensor = step, model: Any = model, stated: Any = stated) -> torch.Tensor:
@@ -114,16 +117,21 @@ def bench_decode(results: Results, pairs: int) -> None:
         same = _core.same_bits(theirs(ids).contiguous(), decoding.prefill(ids))
         same &= _core.same_bits(theirs().contiguous(), decoding.step(step[0]))
         assert same, "the two sides do not decode in the same bits"
-        ratio, found, plain = ratios(
-            lambda theirs=theirs: [theirs() for _ in range(STEPS)],
-            lambda decoding=decoding: [decoding.step(step[0]) for _ in range(STEPS)],
-            pairs,
-        )
-        hf = STEPS / statistics.median(plain)
-        results.add(f"decode.hf.{dtype}", hf, "tokens/s")
-        results.add(f"decode.mirror_over_hf.{dtype}", ratio, "x", bar, found)
-        read = about["parameters"] * torch.finfo(getattr(torch, dtype)).bits / 8  # every weight once a token
-        results.add(f"decode.mirror_share_of_bandwidth.{dtype}", hf / ratio * read / bandwidth, "of 1")
+        for way, run, size, way_bar in (
+            ("mirror", decoding, torch.finfo(getattr(torch, dtype)).bits / 8, None),
+            ("fast", fast, 2, bar),
+        ):
+            ratio, found, plain = ratios(
+                lambda theirs=theirs: [theirs() for _ in range(STEPS)],
+                lambda run=run: [run.step(step[0]) for _ in range(STEPS)],
+                pairs,
+            )
+            hf = STEPS / statistics.median(plain)
+            results.add(f"decode.hf_beside_{way}.{dtype}", hf, "tokens/s")
+            results.add(f"decode.{way}.{dtype}", hf / ratio, "tokens/s")
+            results.add(f"decode.{way}_over_hf.{dtype}", ratio, "x", way_bar, found)
+            read = about["parameters"] * size  # every weight once a token
+            results.add(f"decode.{way}_share_of_bandwidth.{dtype}", hf / ratio * read / bandwidth, "of 1")
 
 
 def bench_tokenize(results: Results, pairs: int) -> None:

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/tensor_text.h"
+#include "models/mirror.h"
 #include "nn/run.h"
 
 namespace lockstep {
@@ -54,8 +55,10 @@ inline void refuse_autocast() {
     throw InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast");
 }
 
-/// A hypothesis applied to a run, (name, module path), or null: how tests see that a wrong mirror is found.
-std::unique_ptr<Arithmetic> changed_arithmetic(const std::optional<std::pair<std::string, std::string>>& changed);
+/// What a run of `mirror` computes with: Hugging Face's arithmetic; with a hypothesis applied, (name, module path),
+/// which is how tests see that a wrong mirror is found; or the fast one.
+std::unique_ptr<Arithmetic> arithmetic_of(const Mirror& mirror,
+                                          const std::optional<std::pair<std::string, std::string>>& changed, bool fast);
 
 /// Trace and bisect, in bisect.cpp; generation, in generate.cpp.
 void bind_bisect(py::module_& m);

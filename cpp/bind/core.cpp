@@ -9,6 +9,7 @@
 
 #include "bind/convert.h"
 #include "core/vector_math.h"
+#include "generate/fast_arithmetic.h"
 #include "models/mirror.h"
 #include "verify/coverage.h"
 #include "verify/hypotheses.h"
@@ -17,9 +18,12 @@
 
 using namespace lockstep;
 
-std::unique_ptr<Arithmetic> lockstep::changed_arithmetic(
-    const std::optional<std::pair<std::string, std::string>>& changed) {
-  if (!changed) return nullptr;
+std::unique_ptr<Arithmetic> lockstep::arithmetic_of(const Mirror& mirror,
+                                                    const std::optional<std::pair<std::string, std::string>>& changed,
+                                                    bool fast) {
+  if (changed && fast) throw InputError("fast: not together with a hypothesis");
+  if (fast) return std::make_unique<FastArithmetic>(mirror);
+  if (!changed) return std::make_unique<Arithmetic>();
   const auto& h = hypothesis(changed->first);
   auto change = h.change();
   if (change.weights || change.given)
@@ -208,7 +212,7 @@ PYBIND11_MODULE(_core, m) {
              const std::shared_ptr<Cache>& cache, const std::string& attn, const std::string& variant,
              const std::optional<std::string>& points,
              const std::optional<std::pair<std::string, std::string>>& changed,
-             const std::optional<py::function>& passed) {
+             const std::optional<py::function>& passed, bool fast) {
             Collector collector;
             collector.passed = passed;
             at::Tensor logits;
@@ -217,9 +221,9 @@ PYBIND11_MODULE(_core, m) {
               at::NoGradGuard no_grad;
               refuse_autocast();
               const auto v = Variant::named(variant);
-              const auto arithmetic = changed_arithmetic(changed);
+              const auto arithmetic = arithmetic_of(self, changed, fast);
               Run run(v, parse_attn(attn), parse_level(points.value_or("layer")), points ? &collector : nullptr,
-                      cache.get(), arithmetic ? *arithmetic : hf_arithmetic());
+                      cache.get(), *arithmetic);
               logits = self.model().forward(run, make_inputs(ids, positions, mask));
               self.checkpoint().check_unchanged();
             }
@@ -229,7 +233,8 @@ PYBIND11_MODULE(_core, m) {
           },
           py::arg("ids"), py::arg("positions") = py::none(), py::arg("mask") = py::none(),
           py::arg("cache") = py::none(), py::arg("attn") = "sdpa", py::arg("variant") = "5.18",
-          py::arg("points") = py::none(), py::arg("hypothesis") = py::none(), py::arg("passed") = py::none());
+          py::arg("points") = py::none(), py::arg("hypothesis") = py::none(), py::arg("passed") = py::none(),
+          py::arg("fast") = false);
 
   py::class_<Provenance>(m, "Provenance")
       .def(py::init([](const Mirror& source, Mirror& mirror, const std::string& dtype) {

@@ -20,15 +20,15 @@ void check_signals() {
 class BoundDecoding {
  public:
   BoundDecoding(Mirror& mirror, const std::string& attn, const std::string& variant,
-                const std::optional<std::pair<std::string, std::string>>& hypothesis)
-      : mirror_(mirror), changed_(changed_arithmetic(hypothesis)) {
-    begin(Variant::named(variant), parse_attn(attn), changed_ ? *changed_ : hf_arithmetic());
+                const std::optional<std::pair<std::string, std::string>>& hypothesis, bool fast)
+      : mirror_(mirror), arithmetic_(arithmetic_of(mirror, hypothesis, fast)) {
+    begin(Variant::named(variant), parse_attn(attn));
   }
   /// The truth: the checkpoint in float64, the formulas as they are written.
   explicit BoundDecoding(const std::string& folder)
-      : owned_(Mirror::open(folder)), mirror_(*owned_), changed_(new Arithmetic(at::kDouble, Order::plain)) {
+      : owned_(Mirror::open(folder)), mirror_(*owned_), arithmetic_(new Arithmetic(at::kDouble, Order::plain)) {
     mirror_.bind(at::kDouble);
-    begin(Variant::named("5.18"), Attn::sdpa, *changed_);
+    begin(Variant::named("5.18"), Attn::sdpa);
   }
 
   Decoding& decoding() { return *decoding_; }
@@ -64,12 +64,12 @@ class BoundDecoding {
   }
 
  private:
-  void begin(const Variant& variant, Attn attn, const Arithmetic& arithmetic) {
-    decoding_.emplace(mirror_.model(), variant, attn, arithmetic, check_signals);
+  void begin(const Variant& variant, Attn attn) {
+    decoding_.emplace(mirror_.model(), variant, attn, *arithmetic_, check_signals);
   }
   std::unique_ptr<Mirror> owned_;
   Mirror& mirror_;
-  std::unique_ptr<Arithmetic> changed_;
+  std::unique_ptr<Arithmetic> arithmetic_;
   std::optional<Decoding> decoding_;
 };
 
@@ -120,9 +120,9 @@ void bind_generate(py::module_& m) {
 
   py::class_<BoundDecoding>(m, "Decoding")
       .def(py::init<Mirror&, const std::string&, const std::string&,
-                    const std::optional<std::pair<std::string, std::string>>&>(),
+                    const std::optional<std::pair<std::string, std::string>>&, bool>(),
            py::arg("mirror"), py::arg("attn") = "sdpa", py::arg("variant") = "5.18", py::arg("hypothesis") = py::none(),
-           py::keep_alive<1, 2>())
+           py::arg("fast") = false, py::keep_alive<1, 2>())
       .def_static(
           "truth", [](const std::string& folder) { return std::make_unique<BoundDecoding>(folder); }, py::arg("folder"),
           py::call_guard<py::gil_scoped_release>())

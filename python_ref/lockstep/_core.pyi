@@ -126,6 +126,7 @@ class Mirror:
         points: str | None = None,
         hypothesis: tuple[str, str] | None = None,
         passed: Callable[[str], object] | None = None,
+        fast: bool = False,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """(logits, captures). hypothesis: (name, module path) of a change to this run's arithmetic, for tests. passed: called
         with each point as the forward passes it; then nothing is captured."""
@@ -143,8 +144,15 @@ class Decoding:
     """A mirror's cached run over one batch, whoever chooses the tokens."""
 
     def __init__(
-        self, mirror: Mirror, attn: str = "sdpa", variant: str = "5.18", hypothesis: tuple[str, str] | None = None
-    ) -> None: ...
+        self,
+        mirror: Mirror,
+        attn: str = "sdpa",
+        variant: str = "5.18",
+        hypothesis: tuple[str, str] | None = None,
+        fast: bool = False,
+    ) -> None:
+        """fast: weights are read as the file holds them. raises InputError where it holds none in bfloat16"""
+
     @staticmethod
     def truth(folder: str) -> Decoding:
         """The checkpoint in float64. raises LoadError"""

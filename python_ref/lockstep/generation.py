@@ -67,6 +67,7 @@ def generate(
     dtype: str = "float32",
     attn: str = "sdpa",
     check: bool = False,
+    fast: bool = False,
     threads: int | None = None,
     revision: str | None = None,
     digest: bool = True,
@@ -83,7 +84,7 @@ def generate(
     those of model.generation_config where nothing is said. check: Hugging Face's generate() runs too, the mirror takes
     each of its steps on its tokens, and logits, caches and states of every step are compared. stream receives pieces of
     text as they come, note a line for whatever is not done as the checkpoint says. digest: of the weights, for the head
-    of the report. patch changes the loaded HF model and hypothesis the mirror's run, for tests of the check.
+    of the report. fast: weights are read as the file holds them, in bfloat16; other bits. patch changes the loaded HF model and hypothesis the mirror's run, for tests of the check.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     check_options(dtype, attn, "sublayer", 0.0, 0.0, threads)
@@ -91,7 +92,7 @@ def generate(
     if patch is not None and not check:
         raise InputError("patch: it changes the reference, which runs with check only")
     with thread_count(threads):
-        run = _Run(hub.resolve(model, revision), dtype, attn, hypothesis, stream, note, progress)
+        run = _Run(hub.resolve(model, revision), dtype, attn, hypothesis, fast, stream, note, progress)
         run.take_prompt(prompt, ids, chat, system, thinking)
         run.take_lengths(max_new_tokens, min_new_tokens)
         if check:
@@ -120,10 +121,10 @@ class _Run:
     """One generation in progress."""
 
     def __init__(
-        self, folder: Path, dtype: str, attn: str, hypothesis: tuple[str, str] | None, stream: Callable[[str], None] | None,
-        note: Callable[[str], None] | None, progress: Progress | None,
+        self, folder: Path, dtype: str, attn: str, hypothesis: tuple[str, str] | None, fast: bool,
+        stream: Callable[[str], None] | None, note: Callable[[str], None] | None, progress: Progress | None,
     ) -> None:  # fmt: skip
-        self.folder, self.dtype, self.attn, self.hypothesis = folder, dtype, attn, hypothesis
+        self.folder, self.dtype, self.attn, self.hypothesis, self.fast = folder, dtype, attn, hypothesis, fast
         self.say: Progress = progress or (lambda _: None)
         self.show = stream or (lambda _: None)
         self.note = note or (lambda _: None)
@@ -184,7 +185,7 @@ class _Run:
 
     def generate(self) -> None:
         """The mirror alone."""
-        decoding = _core.Decoding(self.mirror, self.attn, self.variant, self.hypothesis)
+        decoding = _core.Decoding(self.mirror, self.attn, self.variant, self.hypothesis, self.fast)
         done = decoding.greedy(
             self.ids, None, self.config["stop"], self.config["pad"], self.longest, self.least,
             on_step=lambda _, tokens: self.emit(int(tokens[0])),
@@ -232,7 +233,13 @@ class _Run:
                 "pedigree": pedigree,
                 "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
                 "exit_code": checked.exit_code if checked else 0,
-                "options": {"dtype": self.dtype, "attn": self.attn, "max_new_tokens": self.longest, "min_new_tokens": self.least},
+                "options": {
+                    "dtype": self.dtype,
+                    "attn": self.attn,
+                    "fast": self.fast,
+                    "max_new_tokens": self.longest,
+                    "min_new_tokens": self.least,
+                },  # fmt: skip
                 "generation_config": {key: self.config[key] for key in ("file", "stop", "pad")},
                 "notes": self.notes,
                 "prompt": {"path": self.prompt.path, "text": self.prompt.text, "ids": self.prompt.ids},

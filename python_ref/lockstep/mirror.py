@@ -87,19 +87,20 @@ class Mirror:
         attn: str = "sdpa",
         variant: str = "5.18",
         logits: bool = False,
+        fast: bool = False,
         on_step: Callable[[int, torch.Tensor], bool | None] | None = None,
     ) -> dict[str, Any]:
         """Greedy continuation of each row -> {tokens: per row, stop token included, stopped, logits: per step [B, V] if asked,
         steps, prefill_seconds, decode_seconds}.
 
         ids [B, T], mask [B, T] with the padding on the left; lengths and stop tokens are generation_config()'s where nothing
-        is said. on_step(index, tokens [B]) is called after each step and ends the run with False. raises InputError
+        is said. fast: weights are read as the file holds them, in bfloat16; other bits. on_step(index, tokens [B]) is called after each step and ends the run with False. raises InputError
         """
         ids, mask = _whole_numbers("ids", ids), None if mask is None else _whole_numbers("mask", mask)
         config = self.generation_config()
         least = (config["min_new_tokens"] or 0) if min_new_tokens is None else min_new_tokens
         longest = _core.new_tokens(self._core, ids.shape[-1], max_new_tokens)
-        decoding = _core.Decoding(self._core, attn, variant)
+        decoding = _core.Decoding(self._core, attn, variant, None, fast)
         return decoding.greedy(ids, mask, config["stop"], config["pad"], longest, least, logits, on_step)
 
 

@@ -30,6 +30,7 @@ class Generating(Protocol):
     dtype: str
     attn: str
     hypothesis: tuple[str, str] | None
+    fast: bool
     about: dict[str, Any]
     config: dict[str, Any]
     mirror: _core.Mirror
@@ -47,7 +48,7 @@ class StepCheck:
 
     def __init__(self, run: Generating, reference: Reference) -> None:
         self.of, self.reference = run, reference
-        self.decoding = _core.Decoding(run.mirror, run.attn, run.variant, run.hypothesis)
+        self.decoding = _core.Decoding(run.mirror, run.attn, run.variant, run.hypothesis, run.fast)
         self.logits: list[tuple[torch.Tensor, torch.Tensor]] = []  # reference's, mirror's [1, V] of each step
         self.differing: list[dict[str, Any]] = []  # {step, point, verdict, max_abs}, in order
         self.faults: list[dict[str, Any]] = []
@@ -186,7 +187,7 @@ class StepCheck:
             reference.model, reference.modeling, forwards, "sublayer", dtype=run.dtype, attn=run.attn, variant=reference.variant,
             vocab=run.about["vocab"], who="transformers",
         )  # fmt: skip
-        engine = MirrorEngine(run.folder, run.about, run.dtype, run.attn, run.hypothesis)
+        engine = MirrorEngine(run.folder, run.about, run.dtype, run.attn, run.hypothesis, run.fast)
         mine = engine.record(forwards, "sublayer").trace
         # What was recorded must be what generate() ran, but for the shape of the prompt's head.
         for side, trace in enumerate((theirs, mine)):

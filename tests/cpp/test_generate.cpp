@@ -1,10 +1,12 @@
 // What a checkpoint says of generation, and the mechanics of greedy decoding on a tiny model.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 #include "core/error.h"
 #include "files.h"
+#include "generate/fast_arithmetic.h"
 #include "generate/generation_config.h"
 #include "generate/greedy.h"
 #include "models/registry.h"
@@ -27,6 +29,19 @@ GenerationConfig read(const json& own, const json& model = json::object()) {
 }
 std::string refusal(const json& own, const json& model = json::object()) {
   return message_of<LoadError>([&] { read(own, model); });
+}
+
+TEST(MultiplyStored, IsTheProductWhateverTheShape) {
+  for (const auto& [N, K] : std::vector<std::array<int64_t, 2>>{
+           {1, 1}, {3, 2}, {4, 15}, {5, 16}, {7, 17}, {130, 33}, {1000, 1026}, {6, 20000}}) {
+    at::manual_seed(N + K);
+    const auto weight = at::randn({N, K}).to(at::kBFloat16), row = at::randn({K});
+    const auto y = multiply_stored(weight, row);
+    EXPECT_EQ(y.sizes(), at::IntArrayRef{N});
+    const auto exact = at::mv(weight.to(at::kDouble), row.to(at::kDouble));
+    const auto terms = at::mv(weight.to(at::kDouble).abs(), row.to(at::kDouble).abs());
+    EXPECT_LT(((y - exact).abs() / terms).max().item<double>(), 1e-6) << N << " x " << K;
+  }
 }
 
 TEST(GenerationConfig, StopTokensAreAListOrOneOrNone) {

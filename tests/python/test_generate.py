@@ -404,6 +404,55 @@ def test_a_fault_in_the_mirror_turns_it_red(name: str, path: str) -> None:
     assert path in [fault["point"] for fault in found.data["check"]["faults"] if fault["side"] == "candidate"]
 
 
+# The fast way
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fast_is_rounding(embedded: Path, dtype: str) -> None:
+    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=16, dtype=dtype, check=True, fast=True)
+    assert (found.exit_code, found.verdict, found.data["options"]["fast"]) == (0, "rounding", True), found.data["check"]
+    assert found.data["check"]["differing"]  # else it were not another way
+
+
+def test_a_fault_turns_fast_red(embedded: Path) -> None:
+    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=12, check=True, fast=True, patch=epsilon)
+    assert (found.exit_code, found.verdict) == (1, "deviates")
+    assert [fault["point"] for fault in found.data["check"]["faults"]] == ["model.norm"]
+
+
+def test_a_wrong_product_turns_fast_red(embedded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast run of a checkpoint with one weight changed, as if it had read a wrong number."""
+    wrong = edited(embedded, tmp_path / "wrong", lambda t: t["model.layers.2.mlp.down_proj.weight"][5, 7].add_(0.5))
+    given = _core.Decoding
+
+    class Misread:
+        def __new__(cls, mirror: Any, attn: str, variant: str, hypothesis: Any, fast: bool) -> Any:
+            other = _core.Mirror.open(str(wrong))
+            other.bind("float32")
+            return given(other, attn, variant, hypothesis, fast)
+
+        truth = given.truth
+
+    monkeypatch.setattr(_core, "Decoding", Misread)
+    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=12, check=True, fast=True)
+    assert (found.exit_code, found.verdict) == (1, "deviates")
+
+
+def test_fast_of_several_rows_is_the_plain_way(embedded: Path, embedded_prompts: list[list[int]]) -> None:
+    mirror = Mirror.load(embedded)
+    ids, mask = left_padded(embedded_prompts[:2], mirror.generation_config()["pad"])
+    plain, fast = (mirror.generate(ids, mask, max_new_tokens=8, logits=True, fast=fast) for fast in (False, True))
+    for mine, other in zip(fast["logits"], plain["logits"], strict=True):
+        assert _core.same_bits(mine, other)
+
+
+def test_fast_is_refused_where_it_has_nothing_to_read(embedded: Path, qwen: Path) -> None:
+    with pytest.raises(InputError, match="this checkpoint has none; leave it out"):
+        generate(qwen, ids="1,2", fast=True)
+    with pytest.raises(InputError, match="fast: expected a run in float32 or bfloat16, found float16"):
+        generate(embedded, ids="1,2", dtype="float16", fast=True)
+
+
 # Text
 
 

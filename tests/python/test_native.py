@@ -56,6 +56,9 @@ def test_generate_writes_what_the_command_writes(embedded: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.decode().removesuffix("\n") == expected.data["text"].removesuffix("\n")
     assert b"tokens/s decode" in done.stderr
+    fast = generation.generate(embedded, prompt=prompt, max_new_tokens=48, fast=True)
+    done_fast = run("generate", "--prompt", prompt, "--max-new-tokens", "48", "--fast")
+    assert done_fast.stdout.decode().removesuffix("\n") == fast.data["text"].removesuffix("\n")
     by_ids = run("generate", str(embedded), "--ids", ",".join(map(str, expected.data["prompt"]["ids"])), "--max-new-tokens", "48")
     assert by_ids.stdout == done.stdout
 

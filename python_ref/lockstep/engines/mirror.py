@@ -18,13 +18,15 @@ from . import Recorded
 
 
 class MirrorEngine:
-    """The C++ model, by the installed transformers' variant. hypothesis: changes its run, for tests of the judge."""
+    """The C++ model, by the installed transformers' variant. hypothesis: changes its run, for tests of the judge; fast: as
+    `generate --fast` computes."""
 
     def __init__(
-        self, folder: Path, about: dict[str, Any], dtype: str, attn: str, hypothesis: tuple[str, str] | None = None
-    ) -> None:
+        self, folder: Path, about: dict[str, Any], dtype: str, attn: str, hypothesis: tuple[str, str] | None = None,
+        fast: bool = False,
+    ) -> None:  # fmt: skip
         self.folder, self.dtype, self.attn = folder, dtype, attn
-        self.hypothesis = hypothesis
+        self.hypothesis, self.fast = hypothesis, fast
 
     def beside(self, reference: Recorded, trace: _core.Trace) -> Candidate:
         """What names the mirror's operations. trace: what record() gave; reference: the live HF model's."""
@@ -39,7 +41,9 @@ class MirrorEngine:
         caches = Caches(forwards, mirror.new_cache, lambda cache: cache.copy())
         for f in forwards:
             cache = caches.take(f)
-            _, captured = mirror.forward(f.ids, f.positions, f.mask, cache, self.attn, variant, points, self.hypothesis)
+            _, captured = mirror.forward(
+                f.ids, f.positions, f.mask, cache, self.attn, variant, points, self.hypothesis, fast=self.fast
+            )
             caches.leave(f, cache)
             for point, value in captured.items():
                 recording.trace.add(f.name, point, value)

@@ -36,7 +36,8 @@ def summary(data: dict[str, Any]) -> str:
     ties = sum(flip["tie"] for flip in check["flips"])
     flips = len(check["flips"]) - ties
     away = "" if first["max_abs"] is None else f", |diff| {first['max_abs']:.1e}"
-    text = f"{tokens}, bits differ first at step {first['step']}, {first['point']} ({first['verdict']}{away})"
+    how = "" if first["verdict"] == "deviates" else f" ({first['verdict']})"  # another bit already deviates from none
+    text = f"{tokens}, bits differ first at step {first['step']}, {first['point']}{how}{away}"
     if data["verdict"] == "rounding":
         text += "; nothing but rounding"
     if ties or flips:
