@@ -126,10 +126,10 @@ TEST(Nfc, SegmentsStandAlone) {
 
 TEST(Nfc, LongRunsOfMarksTakeNoQuadraticTime) {  // utf8proc's own order takes 3 s for 32 KB of it
   const size_t half = 250'000;
-  const auto done = nfc("e" + repeat("\u0301\u0323", half));
-  std::string expected = "\u1eb9";
+  std::string text = "e", expected = "\u1eb9";
+  text.append(repeat("\u0301\u0323", half));
   expected.append(repeat("\u0323", half - 1)).append(repeat("\u0301", half));
-  EXPECT_EQ(done, expected);
+  EXPECT_EQ(nfc(text), expected);
 }
 
 TEST(Unicode, SaysTheRelease) { EXPECT_STREQ(unicode_tables_release(), "0.23.3"); }
