@@ -70,7 +70,7 @@ std::string with_own_classes(std::string_view pattern, const std::string& where)
         throw LoadError(fmt::format("{}: the class {} in its regex is not implemented", where, pattern.substr(i, 9)));
       }
       if (c == '[') ++depth, opening = true;
-      if (c == '^' && opens) opening = true;
+      if (c == '^' && opens && pattern[i - 1] == '[') opening = true;
       if (c == ']' && depth > 0 && !opens) --depth;
       out += c;
       continue;
@@ -134,7 +134,7 @@ bool Regex::Matches::next(size_t& begin, size_t& end) {
                            at == ONIGERR_MATCH_STACK_LIMIT_OVER;
       throw InputError(fmt::format("{}: its regex {} on {}", regex_.where_,
                                    endless ? "backtracks without end" : "fails (" + message(at) + ")",
-                                   beginning(text_.substr(from_))));
+                                   beginning(text_.substr(from_)) + "; give a shorter text, or mend the tokenizer"));
     }
     begin = static_cast<size_t>(region_->beg[0]), end = static_cast<size_t>(region_->end[0]);
     if (begin == end && end == last_end_) {  // nothing, right after the last match: from one character later

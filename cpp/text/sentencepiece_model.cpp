@@ -6,10 +6,12 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "core/error.h"
 #include "text/utf8.h"
@@ -17,6 +19,19 @@
 namespace lockstep {
 
 namespace {
+
+/// What of the file decides how text is tokenized. Views into its bytes.
+struct SentencePieceModel {
+  struct Piece {
+    std::string_view text;
+    float score = 0;
+    int type = 1;  // NORMAL
+  };
+  std::vector<Piece> pieces;
+  uint64_t type = 1;  // UNIGRAM, where the file does not say
+  bool byte_fallback = false;
+  std::string_view charsmap, decoding_charsmap;
+};
 
 // What the library has room for. It does not check.
 constexpr int kCharsmapMatches = 32;       // keys of the charsmap that begin at one place
@@ -172,8 +187,7 @@ void read_trainer(SentencePieceModel& model, const std::string& path, std::strin
         model.byte_fallback = message.flag_once();
         break;
       case 44:
-        model.unk_surface = message.bytes_once();
-        if (!is_utf8(model.unk_surface)) message.fail("unk_surface is not valid UTF-8");
+        if (!is_utf8(message.bytes_once())) message.fail("unk_surface is not valid UTF-8");
         break;
       case 45:  // the names of the unknown, BOS, EOS and padding piece
       case 46:
@@ -272,7 +286,8 @@ void check_pieces(const std::string& path, const SentencePieceModel& model) {
     if (!is_utf8(text)) fail(id, "is not valid UTF-8");
     const auto [other, is_new] = ids.emplace(text, id);
     if (!is_new) fail(id, fmt::format("is piece {} as well, expected every piece once", other->second));
-    if (text.find('\0') != text.npos) fail(id, "has a NUL in it, where the library ends a piece");
+    if (text.find('\0') != text.npos)
+      fail(id, "has a NUL in it: the library's search trees end a text there; convert the model to a tokenizer.json");
     if (type == kUnknown) {
       if (unknown) fail(id, fmt::format("is of type UNKNOWN, and so is piece {}; expected one", *unknown));
       unknown = id;
@@ -396,35 +411,35 @@ class Charsmap {
 };
 
 /// What release 0.1.97 of the library tokenizes otherwise than 0.2.3, the release of the Python package: Unigram rounds
-/// and scores in another way, an UNUSED piece of a BPE model is found in text, a control piece of one character is no
-/// unknown one. Ids that differ in a few texts are worse than none.
+/// and scores in another way, an UNUSED piece of a BPE model is found in text, and a control piece of one character is
+/// found there too. Ids that differ in a few texts are worse than none.
 void refuse_what_differs(const std::string& path, const SentencePieceModel& model) {
   if (model.type != kBpe) {
     const auto* const name = model.type < std::size(kModelTypes) ? kModelTypes[model.type] : "unknown";
-    throw LoadError(fmt::format("{}: trainer_spec: model_type {} ({}) is not implemented (implemented: 2, BPE)", path,
-                                model.type, name));
+    throw LoadError(
+        fmt::format("{}: trainer_spec: model_type {} ({}) is not implemented (implemented: 2, BPE); convert the model "
+                    "to a tokenizer.json",
+                    path, model.type, name));
   }
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     const auto& [text, score, type] = model.pieces[id];
     const bool lone_control = type == kControl && count_code_points(text) == 1;
     if (type != kUnused && !lone_control) continue;
-    throw LoadError(fmt::format("{}: piece {} {} is of type {}{}, which is not implemented", path, id, quoted(text),
-                                kPieceTypes[type], lone_control ? " and one character" : ""));
+    throw LoadError(
+        fmt::format("{}: piece {} {} is of type {}{}, which is not implemented; convert the model to a tokenizer.json",
+                    path, id, quoted(text), kPieceTypes[type], lone_control ? " and one character" : ""));
   }
 }
 
 }  // namespace
 
-SentencePieceModel read_sentencepiece(const std::string& path, std::string_view bytes) {
-  auto model = read_fields(path, bytes);
+size_t check_sentencepiece(const std::string& path, std::string_view bytes) {
+  const auto model = read_fields(path, bytes);
   refuse_what_differs(path, model);
   check_pieces(path, model);
   check_nesting(path, model);
-  if (!model.charsmap.empty()) {
-    model.longest_replacement = Charsmap(path + ": normalizer_spec", model.charsmap).longest();
-  }
   if (!model.decoding_charsmap.empty()) Charsmap(path + ": denormalizer_spec", model.decoding_charsmap);
-  return model;
+  return model.charsmap.empty() ? 0 : Charsmap(path + ": normalizer_spec", model.charsmap).longest();
 }
 
 }  // namespace lockstep

@@ -122,8 +122,8 @@ std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path, SentenceP
         fmt::format("{}: looks like a Git LFS pointer of {} bytes, expected a SentencePiece model; run git lfs pull",
                     path, bytes.size()));
   }
-  const auto model = read_sentencepiece(path, bytes);
-  return std::make_unique<SentencePieceTokenizer>(path, bytes, rules, model.longest_replacement);
+  const auto longest = check_sentencepiece(path, bytes);
+  return std::make_unique<SentencePieceTokenizer>(path, bytes, rules, longest);
 }
 
 }  // namespace lockstep

@@ -283,6 +283,7 @@ TEST(Text, ClassesAreWrittenOut) {
   const std::string zl = "\\x{2028}-\\x{2028}";
   EXPECT_EQ(with_own_classes("[]\\p{Zl}]\\p{Zl}", "f"), "[]" + zl + "][" + zl + "]");
   EXPECT_EQ(with_own_classes("[^]\\p{Zl}]\\p{Zl}", "f"), "[^]" + zl + "][" + zl + "]");
+  EXPECT_EQ(with_own_classes("[^^]\\p{Zl}", "f"), "[^^][" + zl + "]");
   EXPECT_EQ(with_own_classes("[\\[]\\p{Zl}", "f"), "[\\[][" + zl + "]");
 }
 

@@ -121,6 +121,7 @@ def test_what_is_wrong_gets_one_sentence(embedded: Path, tmp_path: Path) -> None
     assert refusal("tokenize", "a", "b", "c").startswith("expected MODEL TEXT, found 3 arguments")
     assert "cannot be read: No such file" in refusal("tokenize", "--file", str(tmp_path / "none"))
     assert "--decode" in (wrong := refusal("tokenize", "--decode", "1,x")) and "expected whole numbers" in wrong
+    assert refusal("tokenize", "--decode=-1") == "--decode '-1': expected ids from 0 on, found -1"
     assert "stands alone" in refusal("tokenize", "--decode", "1", "--pieces")
     assert "no tokenizer.json and no tokenizer.model" in refusal("tokenize", str(tmp_path), "text")
     broken = tmp_path / "broken"

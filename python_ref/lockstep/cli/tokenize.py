@@ -45,8 +45,11 @@ def tokenize(
     if decode is not None:
         if pieces or check or file:
             raise InputError("--decode stands alone: leave out --file, --pieces and --check")
+        ids = parse_ids(decode, "--decode")
+        if min(ids) < 0:
+            raise InputError(f"--decode {decode!r}: expected ids from 0 on, found {min(ids)}")
         with readers_may_leave():
-            print(tokenizer.decode(parse_ids(decode, "--decode")))
+            print(tokenizer.decode(ids))
         return 0
     given = _read(file) if file else (text or "").encode("utf-8", "surrogateescape")
     with readers_may_leave():
