@@ -95,7 +95,7 @@ def memory_bandwidth() -> float:
 
 def bench_decode(results: Results, pairs: int) -> None:
     """Steps of one token over the cache, the mirror's, as it is and with --fast, against Hugging Face's forwards alone
-    (generate() costs more). The bar is for the faster of them."""
+    (generate() costs more). The bar of 1.5 is for --fast; the mirror as it is must not be slower than 1.1."""
     folder, step = checkpoint("full"), torch.tensor([[7919]])
     bandwidth = memory_bandwidth()
     results.add("memory.bandwidth", bandwidth / 1e9, "GB/s")
@@ -118,7 +118,7 @@ def bench_decode(results: Results, pairs: int) -> None:
         same &= _core.same_bits(theirs().contiguous(), decoding.step(step[0]))
         assert same, "the two sides do not decode in the same bits"
         for way, run, size, way_bar in (
-            ("mirror", decoding, torch.finfo(getattr(torch, dtype)).bits / 8, None),
+            ("mirror", decoding, torch.finfo(getattr(torch, dtype)).bits / 8, 1.1),
             ("fast", fast, 2, bar),
         ):
             ratio, found, plain = ratios(

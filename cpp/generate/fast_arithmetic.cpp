@@ -74,17 +74,19 @@ at::Tensor multiply_stored(const at::Tensor& weight, const at::Tensor& row) {
 }
 
 FastArithmetic::FastArithmetic(const Mirror& mirror) {
+  at::ScalarType found = at::kFloat;
   for (const auto* p : mirror.parameters()) {
     const auto dtype = p->value.scalar_type();
     if (dtype != at::kFloat && dtype != at::kBFloat16)
-      throw InputError(fmt::format("fast: expected a run in float32 or bfloat16, found {}", dtype_name(dtype)));
+      throw InputError(fmt::format("--fast: expected --dtype float32 or bfloat16, found {}", dtype_name(dtype)));
+    if (p->shape.size() != 2 || p->name == kEmbedding) continue;
     auto stored = mirror.file_tensor(p->name);
-    if (p->shape.size() == 2 && stored.scalar_type() == at::kBFloat16) stored_.emplace(&p->value, std::move(stored));
+    found = stored.scalar_type();
+    if (found == at::kBFloat16) stored_.emplace(&p->value, std::move(stored));
   }
   if (stored_.empty()) {
-    throw InputError(
-        fmt::format("{}: fast reads weights that are stored in bfloat16, and this checkpoint has none; leave it out",
-                    mirror.checkpoint().folder()));
+    throw InputError(fmt::format("{}: --fast reads weights that are stored in bfloat16, found {}; leave out --fast",
+                                 mirror.checkpoint().folder(), dtype_name(found)));
   }
 }
 

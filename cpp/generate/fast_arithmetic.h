@@ -1,6 +1,6 @@
 // What `--fast` computes with. A step reads every weight once, and that is most of its time; so the weights that the
-// file holds in bfloat16 are read as they are stored: half the bytes of float32. The products are Hugging Face's, exact
-// in float32 from bfloat16, but added up in another order: other bits, which the check must call rounding.
+// file holds in bfloat16 are read as they are stored: half the bytes of float32. They are the same numbers, but what is
+// made of them is rounded and added up in another order: other bits, which the check must call rounding.
 #pragma once
 
 #include <map>

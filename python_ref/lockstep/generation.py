@@ -84,7 +84,8 @@ def generate(
     those of model.generation_config where nothing is said. check: Hugging Face's generate() runs too, the mirror takes
     each of its steps on its tokens, and logits, caches and states of every step are compared. stream receives pieces of
     text as they come, note a line for whatever is not done as the checkpoint says. digest: of the weights, for the head
-    of the report. fast: weights are read as the file holds them, in bfloat16; other bits. patch changes the loaded HF model and hypothesis the mirror's run, for tests of the check.
+    of the report. fast: weights are read as the file holds them, in bfloat16, which gives other bits. patch changes the
+    loaded HF model and hypothesis the mirror's run, for tests of the check.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     check_options(dtype, attn, "sublayer", 0.0, 0.0, threads)
@@ -239,7 +240,7 @@ class _Run:
                     "fast": self.fast,
                     "max_new_tokens": self.longest,
                     "min_new_tokens": self.least,
-                },  # fmt: skip
+                },
                 "generation_config": {key: self.config[key] for key in ("file", "stop", "pad")},
                 "notes": self.notes,
                 "prompt": {"path": self.prompt.path, "text": self.prompt.text, "ids": self.prompt.ids},

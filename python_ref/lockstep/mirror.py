@@ -94,7 +94,8 @@ class Mirror:
         steps, prefill_seconds, decode_seconds}.
 
         ids [B, T], mask [B, T] with the padding on the left; lengths and stop tokens are generation_config()'s where nothing
-        is said. fast: weights are read as the file holds them, in bfloat16; other bits. on_step(index, tokens [B]) is called after each step and ends the run with False. raises InputError
+        is said. fast: weights are read as the file holds them, in bfloat16, which gives other bits. on_step(index, tokens [B])
+        is called after each step and ends the run with False. raises InputError
         """
         ids, mask = _whole_numbers("ids", ids), None if mask is None else _whole_numbers("mask", mask)
         config = self.generation_config()

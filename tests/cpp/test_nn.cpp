@@ -79,9 +79,14 @@ TEST(DeltaRuleStep, ByRowsHasTheBitsOfTheOperations) {
   struct ByOperations : Arithmetic {
     bool plain_steps() const override { return false; }
   } const operations;
+  struct NotByOperations : Arithmetic {
+    at::Tensor decay_state(const Module&, const at::Tensor&, const at::Tensor&) const override {
+      throw std::logic_error("the loop over tensors ran");
+    }
+  } const by_rows;
   const Here here;
   for (const char* variant : {"5.10", "5.18"}) {
-    lockstep::Run fast(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr);
+    lockstep::Run fast(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr, by_rows);
     lockstep::Run slow(Variant::named(variant), Attn::sdpa, Level::all, nullptr, nullptr, operations);
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const auto& [B, T, H, Dk, Dv] : std::vector<std::array<int64_t, 5>>{

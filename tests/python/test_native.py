@@ -58,7 +58,9 @@ def test_generate_writes_what_the_command_writes(embedded: Path) -> None:
     assert b"tokens/s decode" in done.stderr
     fast = generation.generate(embedded, prompt=prompt, max_new_tokens=48, fast=True)
     done_fast = run("generate", "--prompt", prompt, "--max-new-tokens", "48", "--fast")
+    assert done_fast.returncode == 0
     assert done_fast.stdout.decode().removesuffix("\n") == fast.data["text"].removesuffix("\n")
+    assert refusal("generate", "--ids", "1,2", "--fast", "--dtype", "float16").startswith("--fast: expected --dtype float32")
     by_ids = run("generate", str(embedded), "--ids", ",".join(map(str, expected.data["prompt"]["ids"])), "--max-new-tokens", "48")
     assert by_ids.stdout == done.stdout
 

@@ -35,7 +35,9 @@ def generate(
     fast: Annotated[
         bool,
         typer.Option(
-            "--fast", help="Read weights as the file holds them, in bfloat16: up to twice as fast, and rounded otherwise."
+            "--fast",
+            help="Read weights as the file holds them, in bfloat16: a float32 run decodes up to twice as fast, in other bits, "
+            "which --check holds to rounding.",
         ),
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
