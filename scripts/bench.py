@@ -2,9 +2,9 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, decode, tokenize, lockstep, provenance, operations, load or memory; all of them if left out. Times are medians of interleaved pairs,
-page cache warm; a ratio compares the two members of a pair. --json writes a list of {name, value, unit, bar, passes,
-pairs}. Exit 1 where a bar is missed.
+NAME is forward, decode, tokenize, lockstep, provenance, operations, load or memory; all of them if left out. Times are
+medians of interleaved pairs, page cache warm; a ratio compares the two members of a pair. --json writes a list of {name,
+value, unit, bar, passes, pairs}. Exit 1 where a bar is missed.
 """
 
 from __future__ import annotations
