@@ -60,6 +60,11 @@ def test_full_size_generates_what_hugging_face_does() -> None:
     assert (found.exit_code, found.verdict) == (0, "identical")
 
 
+def test_full_size_fast_is_rounding() -> None:
+    found = lockstep.generate(checkpoint("full"), ids="5,6,7,8,9,10", max_new_tokens=3, check=True, fast=True)
+    assert (found.exit_code, found.verdict) == (0, "rounding")
+
+
 def test_full_size_is_identical() -> None:
     report = lockstep.verify(checkpoint("full"), points="all", bitwise=True)
     assert (report.exit_code, report.verdict) == (0, "identical")
