@@ -150,20 +150,20 @@ struct RotaryEmbedding : Module {
   const int64_t head_dim;
 
  private:
-  at::Tensor exact(const Run& run) const;
+  at::Tensor by_formula(const Run& run) const;
 };
 
-/// The formula in float64, for the truth.
-at::Tensor RotaryEmbedding::exact(const Run& run) const {
+/// inv_freq; for the truth in float64, and under a hypothesis with its theta.
+at::Tensor RotaryEmbedding::by_formula(const Run& run) const {
   auto changed = rope;
   changed.theta = run.arithmetic.number(*this, "theta", rope.theta);
-  return inverse_frequencies(changed, head_dim, at::kDouble);
+  if (run.arithmetic.up == at::kDouble) return inverse_frequencies(changed, head_dim, at::kDouble);
+  return changed.theta == rope.theta ? inv_freq : inverse_frequencies(changed, head_dim);
 }
 
 std::tuple<at::Tensor, at::Tensor> RotaryEmbedding::forward(Run& run, const at::Tensor& x,
                                                             const at::Tensor& positions_in) {
-  const auto formula = run.arithmetic.up == at::kDouble ? exact(run) : inv_freq;
-  const auto frequencies = run.capture(*this, "inv_freq", run.arithmetic.inv_freq(*this, formula));
+  const auto frequencies = run.capture(*this, "inv_freq", run.arithmetic.inv_freq(*this, by_formula(run)));
   const auto positions = run.arithmetic.positions(*this, positions_in);
   const auto freqs_in = run.upcast(frequencies).view({1, -1, 1}).expand({positions.size(0), -1, 1});
   const auto steps = run.upcast(positions.unsqueeze(1));           // [B, 1, T]

@@ -65,6 +65,8 @@ class Arithmetic {
 
   // Full attention: which keys a query sees, bool [B or 1, 1, T, past + T].
   virtual at::Tensor visible(const Module&, const at::Tensor& mask) const { return mask; }
+  /// Does visible() change anything for this module? Then attention is the formula itself: only that has such a mask.
+  virtual bool changes_visible(const Module&) const { return false; }
 
   // Gated delta rule.
   virtual at::Tensor conv(const Module& at, const at::Tensor& context, const at::Tensor& weight, int64_t padding) const;

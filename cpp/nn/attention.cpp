@@ -59,7 +59,8 @@ at::Tensor sdpa(const Run& run, const Module& at, at::Tensor query, at::Tensor k
 at::Tensor attention(const Run& run, const Module& at, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const at::Tensor& mask, double config_scaling) {
   const double scaling = run.arithmetic.number(at, "scale", config_scaling);
-  if (run.arithmetic.order != Order::hf) return plain(run, at, query, key, value, mask, scaling);
+  if (run.arithmetic.order != Order::hf || run.arithmetic.changes_visible(at))
+    return plain(run, at, query, key, value, mask, scaling);
   return run.attn == Attn::eager ? eager(run, at, query, key, value, mask, scaling)
                                  : sdpa(run, at, query, key, value, mask, scaling);
 }

@@ -236,11 +236,9 @@ DeltaRuleOutputs chunk_gated_delta_rule(Run& run, const Module& module, const De
 DeltaRuleOutputs recurrent_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
   auto [query, key, value, beta, decay] = prepare(run, module, in);
   const double root = std::pow(double(query.size(-1)), 0.5);
-  if (run.arithmetic.order == Order::hf && !run.variant.delta_rule_by_rows) {
-    query = query / root;
-  } else {
-    query = query * run.arithmetic.number(module, "delta_scale", 1 / root);
-  }
+  const double scale = run.arithmetic.number(module, "delta_scale", 1 / root);
+  const bool divides = run.arithmetic.order == Order::hf && !run.variant.delta_rule_by_rows && scale == 1 / root;
+  query = divides ? query / root : query * scale;
 
   auto state = first_state(in, value);
   auto out = at::zeros_like(value);

@@ -62,6 +62,7 @@ class Changed final : public Arithmetic {
   at::Tensor positions(const Module& at, const at::Tensor& positions) const override;
   Change::Pair tables(const Module& at, const at::Tensor& cos, const at::Tensor& sin) const override;
   at::Tensor visible(const Module& at, const at::Tensor& mask) const override;
+  bool changes_visible(const Module& at) const override { return change_.visible && here(at); }
   at::Tensor beta(const Module& at, const at::Tensor& b) const override;
   at::Tensor decay(const Module& at, const at::Tensor& A_log, const at::Tensor& a,
                    const at::Tensor& dt_bias) const override;

@@ -128,6 +128,8 @@ def test_right_candidates_are_never_faulty(candidate: str, embedded: Path) -> No
         ("gelu for silu", "model.layers.6.mlp", "gelu"),
         ("attention scale", "model.layers.3.self_attn", "_scaled_dot_product_flash_attention_for_cpu"),
         ("key heads tiled", "model.layers.2.linear_attn", "repeat"),
+        ("rope theta 500000", "model.rotary_emb", "arange"),
+        ("causal mask left out", "model.layers.3.self_attn", "bmm"),
     ],
 )
 def test_a_wrong_mirror_is_found(
@@ -152,12 +154,16 @@ def test_a_wrong_reference_is_the_finding(embedded: Path) -> None:
     assert [(f["point"], f["side"]) for f in found.faults] == [("model.layers.2.mlp", "reference")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "place", "layer"),
+    [("gelu for silu", "mlp", 6), ("rope theta 500000", "rotary_emb", -1), ("causal mask left out", "self_attn", 3)],
+)
 def test_a_cause_left_out_is_not_replaced_by_a_wrong_one(
-    embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
+    kind: str, place: str, layer: int, embedded: Path, about: dict[str, Any], reference: Recorded, few: list[dict[str, Any]]
 ) -> None:
-    engine = planted(embedded, about, "gelu for silu", "mlp", 6)
-    found = lockstep.bisect(embedded, engine, reference=reference, inputs=few, without=["gelu for silu"])
-    assert [f["point"] for f in found.faults] == ["model.layers.6.mlp"]
+    engine = planted(embedded, about, kind, place, layer)
+    found = lockstep.bisect(embedded, engine, reference=reference, inputs=few, without=[kind])
+    assert [f["point"] for f in found.faults] == [next(k for k in faults.kinds() if k.name == kind).path(layer)]
     assert found.faults[0]["cause"] is None
 
 
