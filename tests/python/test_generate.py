@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +18,9 @@ import torch
 
 from conftest import Tensors, edited, make_twin
 from faults import method
-from lockstep import InputError, LoadError, Mirror, generate, hf_model
+from lockstep import LoadError, Mirror, generate, hf_model
 from lockstep.native import _core
-from lockstep.prompts import from_chat, from_text, tokenizer_of
-from lockstep.tokenizing import reference
+from lockstep.prompts import tokenizer_of
 
 PROMPTS = (
     "Permission is hereby granted, free of charge", "THE SOFTWARE IS PROVIDED", "Licensed under the Apache License",
@@ -402,110 +400,6 @@ def test_a_fault_in_the_mirror_turns_it_red(name: str, path: str) -> None:
     found = checked(hypothesis=(name, path))
     assert (found.exit_code, found.verdict) == (1, "deviates"), found.data["check"]
     assert path in [fault["point"] for fault in found.data["check"]["faults"] if fault["side"] == "candidate"]
-
-
-# The fast way
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_fast_is_rounding(embedded: Path, dtype: str) -> None:
-    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=16, dtype=dtype, check=True, fast=True)
-    assert (found.exit_code, found.verdict, found.data["options"]["fast"]) == (0, "rounding", True), found.data["check"]
-
-
-def test_a_fault_turns_fast_red(embedded: Path) -> None:
-    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=12, check=True, fast=True, patch=epsilon)
-    assert (found.exit_code, found.verdict) == (1, "deviates")
-    assert [fault["point"] for fault in found.data["check"]["faults"]] == ["model.norm"]
-
-
-def test_a_wrong_stored_weight_turns_fast_red(embedded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what fast reads is wrong: after the parameters were cast, a weight changes in the mapped file's private pages."""
-    name, bind = "model.layers.2.mlp.down_proj.weight", _core.Mirror.bind
-
-    def bind_and_spoil(mirror: Any, dtype: str) -> None:
-        bind(mirror, dtype)
-        mirror.file_tensor(name)[5, 7] += 0.5
-
-    monkeypatch.setattr(_core.Mirror, "bind", bind_and_spoil)
-    plain = generate(embedded, prompt=PROMPTS[0], max_new_tokens=12, check=True)
-    assert plain.verdict == "identical"
-    found = generate(embedded, prompt=PROMPTS[0], max_new_tokens=12, check=True, fast=True)
-    assert (found.exit_code, found.verdict) == (1, "deviates")
-    assert [fault["point"] for fault in found.data["check"]["faults"]] == ["model.layers.2.mlp"]
-
-
-@pytest.mark.parametrize(("family", "biases"), [("qwen3_5", {"attention_bias": True}), ("llama", {"mlp_bias": True})])
-def test_fast_with_biases_odd_shapes_and_a_head_of_its_own(family: str, biases: dict[str, Any], tmp_path: Path) -> None:
-    odd = {**biases, "hidden_size": 36, "intermediate_size": 50, "eos_token_id": None}
-    folder = make_twin(tmp_path / "twin", family, torch.bfloat16, **odd)
-    found = generate(folder, ids="3,1,4,1,5", max_new_tokens=8, check=True, fast=True)
-    assert (found.exit_code, found.verdict) == (0, "rounding"), found.data["check"]
-
-
-def test_fast_of_several_rows_is_the_plain_way(embedded: Path, embedded_prompts: list[list[int]]) -> None:
-    mirror = Mirror.load(embedded)
-    ids, mask = left_padded(embedded_prompts[:2], mirror.generation_config()["pad"])
-    plain, fast = (mirror.generate(ids, mask, max_new_tokens=8, logits=True, fast=fast) for fast in (False, True))
-    for mine, other in zip(fast["logits"], plain["logits"], strict=True):
-        assert _core.same_bits(mine, other)
-
-
-def test_fast_is_refused_where_it_has_nothing_to_read(embedded: Path, qwen: Path) -> None:
-    with pytest.raises(InputError, match="stored in bfloat16, found float32; leave out --fast"):
-        generate(qwen, ids="1,2", fast=True)
-    with pytest.raises(InputError, match="--fast: expected --dtype float32 or bfloat16, found float16"):
-        generate(embedded, ids="1,2", dtype="float16", fast=True)
-
-
-# Text
-
-
-def test_pieces_are_whole_characters(embedded: Path) -> None:
-    tokenizer = tokenizer_of(embedded)
-    text = "naïve 用一句话 🙂 café\n\n  end"
-    ids = tokenizer.encode(text, special=False)
-    pieces_of = tokenizer.stream()
-    pieces = [pieces_of.add(token) for token in ids]
-    assert "".join(pieces) + pieces_of.finish() == tokenizer.decode(ids, skip_special=True) == text
-    assert not any("\ufffd" in piece for piece in pieces) and any(piece == "" for piece in pieces)
-    half = tokenizer.stream()
-    assert "".join(half.add(token) for token in tokenizer.encode("🙂", special=False)[:2]) == ""
-    assert set(half.finish()) == {"\ufffd"}
-
-
-def test_chat_goes_through_the_checkpoints_template(embedded: Path) -> None:
-    tokenizer = tokenizer_of(embedded)
-    own = reference(embedded)
-    for thinking, more in ((None, {}), (True, {"enable_thinking": True}), (False, {"enable_thinking": False})):
-        messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}]
-        expected = own.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **more)
-        assert from_chat(tokenizer, "Hi", "Be short.", thinking).ids == list(expected)
-
-
-def test_a_chat_template_that_is_absent_or_refuses_is_named(embedded: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(embedded, folder)
-    template = folder / "chat_template.jinja"
-    template.unlink()
-    with pytest.raises(InputError, match="--chat needs a chat template"):
-        from_chat(tokenizer_of(folder), "Hi", None, None)
-    template.write_text("{{ raise_exception('no system message') }}")
-    with pytest.raises(InputError, match="its chat template refuses these messages: TemplateError: no system message"):
-        from_chat(tokenizer_of(folder), "Hi", "x", None)
-    template.write_text("{{ messages[-1]['content'] }}")
-    assert "change nothing" in from_chat(tokenizer_of(folder), "Hi", None, True).notes[0]
-
-
-def test_a_doubled_bos_is_noted(embedded: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(embedded, folder)
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<|im_start|>"}))
-    tokenizer = tokenizer_of(folder)
-    notes = from_text(tokenizer, "<|im_start|><|im_start|>x").notes
-    assert notes == [f"the prompt begins with two BOS tokens ({tokenizer.id_of('<|im_start|>')}): leave one out of its text"]
-    assert from_text(tokenizer, "<|im_start|>x").notes == []
 
 
 # The command
