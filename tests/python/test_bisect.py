@@ -147,6 +147,26 @@ def test_a_wrong_mirror_is_found(
     assert found.faults[0]["operation"]["name"] == operation
 
 
+def test_a_run_follows_every_hypothesis(embedded: Path, about: dict[str, Any], reference: Recorded) -> None:
+    """On some input at least: the floor under a hypothesis is that of a float32 run of it."""
+    forwards = [f for f in inputs.default_inputs(about["vocab"], about["mrope"]) if f.name in (*FEW, "rows3", "step1")]
+
+    def logits(hypothesis: tuple[str, str] | None) -> list[torch.Tensor | None]:
+        trace = MirrorEngine(embedded, about, "float32", "sdpa", hypothesis=hypothesis).record(forwards, "layer").trace
+        return [trace.tensor(f.name, "lm_head.output") for f in forwards]
+
+    plain, followed = logits(None), 0
+    for kind in faults.kinds_of(reference.model):
+        try:
+            under = logits((kind.name, kind.path(kind.layers(reference.model)[-1])))
+        except InputError as error:  # weights and what is given are not the run's
+            assert "not the arithmetic of a run" in str(error) or kind.name == "one weight"
+            continue
+        followed += 1
+        assert any(a is None or b is None or not _core.same_bits(a, b) for a, b in zip(under, plain, strict=True)), kind.name
+    assert followed > 50
+
+
 def test_a_wrong_reference_is_the_finding(embedded: Path) -> None:
     kind = next(k for k in faults.kinds() if k.name == "gelu for silu")
     found = lockstep.bisect(embedded, "mirror", patch=lambda model: kind.apply(model, 2) and None)
