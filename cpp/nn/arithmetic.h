@@ -74,7 +74,7 @@ class Arithmetic {
   virtual at::Tensor decay(const Module& at, const at::Tensor& A_log, const at::Tensor& a,
                            const at::Tensor& dt_bias) const;
   /// Token by token also where HF goes by chunks.
-  virtual bool recurrent() const { return order != Order::hf; }
+  virtual bool recurrent(const Module&) const { return order != Order::hf; }
   /// Are the steps of the recurrent rule the formula's, so that a loop over numbers may replace them?
   virtual bool plain_steps() const { return order != Order::index; }
   virtual at::Tensor decay_state(const Module& at, const at::Tensor& state, const at::Tensor& g) const;

@@ -229,7 +229,7 @@ at::Tensor step_by_rows(const Run& run, const Module& module, const at::Tensor& 
 }  // namespace
 
 DeltaRuleOutputs chunk_gated_delta_rule(Run& run, const Module& module, const DeltaRuleInputs& in) {
-  if (run.arithmetic.recurrent()) return recurrent_gated_delta_rule(run, module, in);
+  if (run.arithmetic.recurrent(module)) return recurrent_gated_delta_rule(run, module, in);
   return run.variant.delta_rule_by_rows ? chunk_by_rows(run, module, in) : chunk_by_solve(run, module, in);
 }
 

@@ -20,7 +20,6 @@ constexpr double kLeavesAsMuch = 1.1;
 constexpr double kHopeless = 0.5;
 constexpr double kFar = 8;  // bounds by which a row must be off to tell by itself
 constexpr int kFits = 4;
-constexpr double kPartOfChange = 0.5;  // of a hypothesis' change that right arithmetic may lose under it
 
 /// Ruled out by so much that more rows cannot change it.
 bool hopeless(const Projection& p) {
@@ -187,9 +186,6 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
       const auto rows = rows_under(run, *p);
       if (!rows.defined()) return false;
       const double lost = row_errors(rows, kept).max().item<double>();
-      // A run that stays away from t_h by what the hypothesis changes does not follow it, and its floor is none.
-      const double change = row_errors(p->truth, kept).max().item<double>();
-      if (h.fault_class == FaultClass::formula && lost > kPartOfChange * change) return false;
       const double floor = std::max(p->floor, lost);
       accepted_ = std::max(accepted_, floor);
       if (!(row_errors(p->candidate, kept) <= bound * floor).all().item<bool>()) return false;

@@ -60,10 +60,6 @@ at::Tensor Changed::decay(const Module& at, const at::Tensor& A_log, const at::T
                           const at::Tensor& dt_bias) const {
   return change_.decay && here(at) ? change_.decay(*this, A_log, a, dt_bias) : Arithmetic::decay(at, A_log, a, dt_bias);
 }
-at::Tensor Changed::decay_state(const Module& at, const at::Tensor& state, const at::Tensor& g) const {
-  return change_.decay_state && here(at) ? change_.decay_state(*this, at, state, g)
-                                         : Arithmetic::decay_state(at, state, g);
-}
 at::Tensor Changed::delta(const Module& at, const at::Tensor& value, const at::Tensor& memory,
                           const at::Tensor& beta) const {
   return change_.delta && here(at) ? change_.delta(value, memory, beta) : Arithmetic::delta(at, value, memory, beta);

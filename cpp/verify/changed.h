@@ -26,7 +26,7 @@ struct Change {
   std::function<at::Tensor(const Arithmetic&, const Module&, const at::Tensor& x, double eps)> rms_normalized;
   std::function<at::Tensor(const Arithmetic&, const Module&, const at::Tensor& w, bool zero_centred)> norm_scale;
   Unary l2norm, silu, inv_freq, positions, visible, beta, state_in, state_out, recurrent_mask;
-  Binary gate, residual, decay_state, decayed_keys, gated_norm;
+  Binary gate, residual, decayed_keys, gated_norm;
   std::function<at::Tensor(const Module&, const at::Tensor& x, int64_t times, int64_t dim)> repeat_heads;
   std::function<Pair(const Module&, const at::Tensor& x, int64_t head_dim)> split_pair;
   std::function<at::Tensor(const Module&, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin)> rotate;
@@ -66,9 +66,11 @@ class Changed final : public Arithmetic {
   at::Tensor beta(const Module& at, const at::Tensor& b) const override;
   at::Tensor decay(const Module& at, const at::Tensor& A_log, const at::Tensor& a,
                    const at::Tensor& dt_bias) const override;
-  bool recurrent() const override { return !change_.by_chunks && Arithmetic::recurrent(); }
-  bool plain_steps() const override { return !change_.decay_state && !change_.delta && Arithmetic::plain_steps(); }
-  at::Tensor decay_state(const Module& at, const at::Tensor& state, const at::Tensor& g) const override;
+  /// A changed step is seen only token by token: chunks solve for all of theirs at once.
+  bool recurrent(const Module& at) const override {
+    return (change_.delta && here(at)) || (!change_.by_chunks && Arithmetic::recurrent(at));
+  }
+  bool plain_steps() const override { return !change_.delta && Arithmetic::plain_steps(); }
   at::Tensor delta(const Module& at, const at::Tensor& value, const at::Tensor& memory,
                    const at::Tensor& beta) const override;
   at::Tensor decayed_keys(const Module& at, const at::Tensor& k_beta, const at::Tensor& cum_decay) const override;
