@@ -60,10 +60,10 @@ inline void refuse_autocast() {
 std::unique_ptr<Arithmetic> arithmetic_of(const Mirror& mirror,
                                           const std::optional<std::pair<std::string, std::string>>& changed, bool fast);
 
-/// Trace and bisect, in bisect.cpp; generation, in generate.cpp.
+/// Trace and bisect, in bisect.cpp; export and check, in export.cpp; and so on.
 void bind_bisect(py::module_& m);
-/// Tokenizers, in text.cpp.
-void bind_text(py::module_& m);
+void bind_export(py::module_& m);
 void bind_generate(py::module_& m);
+void bind_text(py::module_& m);
 
 }  // namespace lockstep

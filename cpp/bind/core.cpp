@@ -296,8 +296,9 @@ PYBIND11_MODULE(_core, m) {
       py::arg("reference"), py::arg("candidate"), py::arg("mask") = py::none());
 
   bind_bisect(m);
-  bind_text(m);
+  bind_export(m);
   bind_generate(m);
+  bind_text(m);
 
   py::class_<Coverage>(m, "Coverage")
       .def(py::init([](const Mirror& mirror) { return std::make_unique<Coverage>(mirror.model().mechanisms()); }),

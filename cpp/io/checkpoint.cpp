@@ -149,6 +149,16 @@ const TensorInfo& Checkpoint::info(const std::string& name) const {
 std::string Checkpoint::file_name(const std::string& name) const { return shards_[where_.at(name)].file_name(); }
 at::Tensor Checkpoint::tensor(const std::string& name) const { return shards_[where_.at(name)].tensor(name); }
 
+std::string_view Checkpoint::bytes(const std::string& name) const {
+  const auto& t = info(name);
+  return {shards_[where_.at(name)].bytes(t), t.end - t.begin};
+}
+std::vector<std::string> Checkpoint::file_names() const {
+  std::vector<std::string> list;
+  for (const auto& shard : shards_) list.push_back(shard.file_name());
+  return list;
+}
+
 bool Checkpoint::same_tensor(const std::string& a, const std::string& b) const {
   const auto &x = info(a), &y = info(b);
   return x.dtype == y.dtype && x.shape == y.shape &&

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/safetensors.h"
@@ -63,6 +64,8 @@ class Checkpoint {
   const TensorInfo& info(const std::string& name) const;
   std::string file_name(const std::string& name) const;
   at::Tensor tensor(const std::string& name) const;  // in the file's dtype, a view where its bytes are aligned
+  std::string_view bytes(const std::string& name) const;
+  std::vector<std::string> file_names() const;  // of the safetensors files in use
 
   /// Every tensor of the files and every wanted parameter, with what is wrong, sorted by name. Does not raise.
   std::vector<NameRow> rows(const std::vector<WantedTensor>& wanted, const IgnoredNames& ignored, bool tie) const;

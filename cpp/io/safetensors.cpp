@@ -124,6 +124,21 @@ at::ScalarType torch_dtype(const std::string& safetensors_dtype) {
   return row ? row->torch : at::ScalarType::Undefined;
 }
 
+std::string safetensors_dtype(at::ScalarType dtype) {
+  for (const auto& row : kDtypes) {
+    if (row.torch == dtype && dtype != at::ScalarType::Undefined) return row.name;
+  }
+  return "";
+}
+
+uint64_t tensor_bytes(const std::string& safetensors_dtype, const std::vector<int64_t>& shape) {
+  const auto* row = find_dtype(safetensors_dtype);
+  if (!row) throw LoadError(fmt::format("unknown dtype \"{}\"", safetensors_dtype));
+  uint64_t bits = static_cast<uint64_t>(row->bits);
+  for (const auto d : shape) bits *= static_cast<uint64_t>(d);
+  return bits / 8;
+}
+
 std::string SafetensorsFile::file_name() const { return std::filesystem::path(path()).filename().string(); }
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {

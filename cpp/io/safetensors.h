@@ -47,5 +47,9 @@ class SafetensorsFile {
 
 /// torch's type for a safetensors dtype, or Undefined.
 at::ScalarType torch_dtype(const std::string& safetensors_dtype);
+/// safetensors' name of a torch dtype, or empty.
+std::string safetensors_dtype(at::ScalarType dtype);
+/// Bytes of a tensor of this dtype and a shape that has been checked. Raises LoadError for an unknown dtype.
+uint64_t tensor_bytes(const std::string& safetensors_dtype, const std::vector<int64_t>& shape);
 
 }  // namespace lockstep

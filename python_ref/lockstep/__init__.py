@@ -4,6 +4,7 @@ import lockstep
 report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
 findings = lockstep.bisect("path/to/checkpoint", "fork.py:load")  # -> lockstep.Findings
 generated = lockstep.generate("path/to/checkpoint", prompt="...", check=True)  # -> lockstep.Generation
+exported = lockstep.export("path/to/checkpoint", "OUT")         # -> lockstep.Exported
 mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
 logits, captured = mirror.forward(ids, points="sublayer")
 """
@@ -18,14 +19,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "Findings", "Generation", "InputError", "LoadError", "Mirror", "Report", "Tokenizer", "bisect", "compare", "generate",
-    "trace", "verify",
+    "Error", "Exported", "Findings", "Generation", "InputError", "LoadError", "Mirror", "Report", "Tokenizer", "bisect", "check",
+    "compare", "export", "generate", "trace", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from ._core import Error, InputError, LoadError
     from .bisection import Findings, bisect
     from .comparison import compare
+    from .exporting import Exported, check, export
     from .generation import Generation, generate
     from .mirror import Mirror
     from .tokenizing import Tokenizer
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Error": "native",
+    "Exported": "exporting",
     "Findings": "bisection",
     "Generation": "generation",
     "InputError": "native",
@@ -42,7 +45,9 @@ _HOMES = {
     "Report": "verification",
     "Tokenizer": "tokenizing",
     "bisect": "bisection",
+    "check": "exporting",
     "compare": "comparison",
+    "export": "exporting",
     "generate": "generation",
     "trace": "tracing",
     "verify": "verification",

@@ -250,3 +250,28 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer) -> None: ...
     def add(self, id: int) -> str: ...
     def finish(self) -> str: ...
+
+def parse_size(text: str) -> int:
+    """5GB, 500MB, 1GiB or a number of bytes. raises InputError"""
+
+def check_export(
+    folder: str, source: str | None = None, digest: str | None = None, progress: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """The rows of `lockstep check`; see exporting.check. raises LoadError"""
+
+def check_lines(data: dict[str, Any], shown: int) -> list[str]:
+    """The bad rows of a check, at most `shown`, and its closing line."""
+
+class Export:
+    """An export in progress; its folder of work goes away with it unless finish() has been called."""
+
+    folder: str
+    removed: int
+    def __init__(
+        self, source: Mirror, out: str, dtype: str | None = None, max_shard_size: int | None = None, text_only: bool = False
+    ) -> None: ...
+    def write(self, progress: Callable[[str], None] | None = None) -> None: ...
+    def reread(self, progress: Callable[[str], None] | None = None) -> None: ...
+    def finish(self, report: str, producer: dict[str, Any], verification: dict[str, Any]) -> dict[str, Any]:
+        """Makes the export appear -> its manifest. raises LoadError"""
+    def discard(self) -> None: ...

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/model.h"
+#include "io/files.h"
+#include "verify/check.h"
+
+namespace lockstep::cli {
+
+namespace {
+
+constexpr size_t kShown = 20;
+
+struct Options {
+  std::string folder;
+  std::optional<std::string> source, digest, json_file;
+  bool quiet = false;
+};
+
+int check(const Options& options) {
+  CheckOptions wanted{options.source, options.digest};
+  if (wanted.source) wanted.source = resolve_model(*wanted.source);
+  const bool moving = !options.quiet && ::isatty(STDERR_FILENO);
+  const auto data = check_export(options.folder, wanted, [&](const std::string& text) {
+    if (moving) std::cerr << "\r\033[K" << text << std::flush;
+  });
+  if (moving) std::cerr << "\r\033[K" << std::flush;
+  if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
+  for (const auto& line : check_lines(data, options.quiet ? 0 : kShown)) std::cout << line << '\n';
+  return data["exit_code"].get<int>();
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, Action& chosen) {
+  const auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("check", "Are an export's bytes still those that its manifest states?");
+  command->add_option("folder", options->folder, "A folder that `lockstep export` made")->required();
+  command->add_option("--source", options->source,
+                      "The checkpoint it was made from: every tensor is derived once more");
+  command->add_option("--digest", options->digest, "The digest that the export printed: the manifest must have it");
+  command->add_option("--json", options->json_file, "Write every file's and tensor's row here");
+  command->add_flag("--quiet", options->quiet, "No progress, no rows: the closing line alone");
+  command->callback([=, &chosen] { chosen = [options] { return check(*options); }; });
+}
+
+}  // namespace lockstep::cli
