@@ -116,10 +116,11 @@ void Finder::settle(Tried& t, bool rounding) const {
   }
 }
 
-Values Finder::under(const Change& change, bool table, const Evaluation& e, bool exact,
+Values Finder::under(const Change& change, bool table, const Evaluation& e, Order order,
                      std::map<std::string, LayerCache>& left) {
+  const bool exact = order == Order::plain;
   auto& evaluator = exact ? check_.truth() : check_.run();
-  const Changed arithmetic(change, "", exact ? at::kDouble : at::kFloat, exact ? Order::plain : Order::hf);
+  const Changed arithmetic(change, "", exact ? at::kDouble : at::kFloat, order);
   auto given = e.given;
   const auto& past = e.forward->past;
   if (const auto it = left.find(past); it != left.end() && !shows_states(past)) given.past = it->second;
@@ -158,18 +159,19 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
   if (value) change.value = value;
   const bool table = s_.kind == Kind::self_attn && h.applies(Kind::rotary);
   const double bound = bound_of(check_.dtype());
-  std::map<std::string, LayerCache> left, run_left;
-  std::vector<std::pair<const Pooled*, at::Tensor>> off;  // where the candidate is not within the bound of t_h
+  std::map<std::string, LayerCache> left;
+  std::vector<at::Tensor> kept(pool_.size());  // t_h
+  std::vector<size_t> off;                     // where the candidate is not within the bound of t_h
   for (const auto& e : side_.evaluations) {
     if (table && e->given.cos.defined() && e->given.sin.defined()) continue;  // it brought its own tables
-    const auto values = under(change, table, *e, /*exact=*/true, left);
-    for (const auto& p : pool_) {
+    const auto values = under(change, table, *e, Order::plain, left);
+    for (size_t i = 0; i < pool_.size(); ++i) {
+      const auto& p = pool_[i];
       if (p.e != e.get()) continue;
-      const auto kept = rows_under(values, p);
-      if (!kept.defined()) continue;
-      out.add(p.candidate, p.truth, kept, p.run, static_cast<size_t>(&p - pool_.data()));
-      const bool within = (row_errors(p.candidate, kept) <= bound * p.floor).all().item<bool>();
-      if (!within) off.emplace_back(&p, kept);
+      kept[i] = rows_under(values, p);
+      if (!kept[i].defined()) continue;
+      out.add(p.candidate, p.truth, kept[i], p.run, i);
+      if (!(row_errors(p.candidate, kept[i]) <= bound * p.floor).all().item<bool>()) off.push_back(i);
     }
     // The cause has alpha = 1 on any of the inputs: what is far from it on the first ones need not see the others.
     if ((!value || h.fixed) && !off.empty() && hopeless(out)) return false;
@@ -178,20 +180,40 @@ bool Finder::project(const Hypothesis& h, std::optional<double> value, Projectio
   if (off.empty()) return true;
   if (out.same() || !(std::abs(out.alpha() - 1) <= std::max(0.1, 2 * out.alpha_error()))) return false;
   // Another function loses otherwise: larger scores, a state that never decays, a further rounding that falls on the
-  // other side of a tie. The floor against t_h is that of a run under the same hypothesis.
+  // other side of a tie. The floor against t_h is made as any floor: the worst of all inputs, of a run in HF's order,
+  // and where that does not suffice of one in index order; here both under the same hypothesis.
+  std::map<std::string, double> floors;  // by point
+  for (const auto order : {Order::hf, Order::index}) {
+    raise_floors(change, table, order, kept, floors);
+    const bool within = std::all_of(off.begin(), off.end(), [&](size_t i) {
+      const auto floor = floors.find(pool_[i].point);
+      return floor != floors.end() &&
+             (row_errors(pool_[i].candidate, kept[i]) <= bound * std::max(pool_[i].floor, floor->second))
+                 .all()
+                 .item<bool>();
+    });
+    if (!within) continue;
+    for (const auto i : off) accepted_ = std::max(accepted_, floors.at(pool_[i].point));
+    return true;
+  }
+  return false;
+}
+
+void Finder::raise_floors(const Change& change, bool table, Order order, const std::vector<at::Tensor>& kept,
+                          std::map<std::string, double>& floors) {
+  std::map<std::string, LayerCache> left;
   for (const auto& e : side_.evaluations) {
-    const auto run = under(change, table, *e, /*exact=*/false, run_left);
-    for (const auto& [p, kept] : off) {
-      if (p->e != e.get()) continue;
-      const auto rows = rows_under(run, *p);
-      if (!rows.defined()) return false;
-      const double lost = row_errors(rows, kept).max().item<double>();
-      const double floor = std::max(p->floor, lost);
-      accepted_ = std::max(accepted_, floor);
-      if (!(row_errors(p->candidate, kept) <= bound * floor).all().item<bool>()) return false;
+    if (table && e->given.cos.defined() && e->given.sin.defined()) continue;
+    const auto run = under(change, table, *e, order, left);
+    for (size_t i = 0; i < pool_.size(); ++i) {
+      if (pool_[i].e != e.get() || !kept[i].defined()) continue;
+      const auto rows = rows_under(run, pool_[i]);
+      if (!rows.defined()) continue;
+      const double lost = row_errors(rows, kept[i]).max().item<double>();
+      auto& floor = floors[pool_[i].point];
+      if (std::isfinite(lost)) floor = std::max(floor, lost);
     }
   }
-  return true;
 }
 
 double Finder::config_of(const Hypothesis& h) {

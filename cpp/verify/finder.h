@@ -52,11 +52,16 @@ class Finder {
   Evaluation* evaluation(const std::string& forward) const;
   void read(Tried& t) const;
   void settle(Tried& t, bool rounding) const;
-  /// One evaluation under a change: by the truth's arithmetic, or as a run in the sides' dtype would compute it.
+  /// One evaluation under a change: by the truth's arithmetic (Order::plain), or as a run in the sides' dtype would
+  /// compute it, in HF's order or index order.
   /// `left` holds the states that earlier forwards leave under the change: what follows them begins there, unless the
   /// candidate shows states of its own.
-  Values under(const Change& change, bool table, const Evaluation& e, bool exact,
+  Values under(const Change& change, bool table, const Evaluation& e, Order order,
                std::map<std::string, LayerCache>& left);
+  /// What a run under a change, in this order of summation, loses against `kept` (t_h, like pool_): the worst row of
+  /// all inputs, by point.
+  void raise_floors(const Change& change, bool table, Order order, const std::vector<at::Tensor>& kept,
+                    std::map<std::string, double>& floors);
   bool shows_states(const std::string& forward) const;
   at::Tensor rows_under(const Values& values, const Pooled& p) const;
   /// Fills the projection; true if the candidate is within the bound of t_h everywhere.

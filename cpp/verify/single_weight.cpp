@@ -117,7 +117,7 @@ std::optional<Tried> Finder::weight_of_a_norm() {
   auto add = [](at::Tensor& sum, const at::Tensor& x) { sum = sum.defined() ? sum + x : x; };
   for (const auto& e : side_.evaluations) {
     std::map<std::string, LayerCache> left;
-    const auto more = under(one_more, false, *e, /*exact=*/true, left);
+    const auto more = under(one_more, false, *e, Order::plain, left);
     for (const auto& p : pool_) {
       const auto kept = p.e == e.get() ? rows_under(more, p) : at::Tensor();
       if (!kept.defined()) continue;
