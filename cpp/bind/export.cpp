@@ -1,7 +1,9 @@
-// Export and check.
+// Export, check, and the replay of golden traces.
 #include "verify/export.h"
 #include "bind/convert.h"
 #include "verify/check.h"
+#include "verify/replay.h"
+#include "verify/rounding.h"
 
 namespace lockstep {
 
@@ -40,9 +42,35 @@ void bind_export(py::module_& m) {
       py::arg("progress") = py::none());
 
   m.def(
-      "check_lines",
-      [](const py::object& data, size_t shown) { return check_lines(from_python(data), shown); }, py::arg("data"),
-      py::arg("shown"));
+      "check_lines", [](const py::object& data, size_t shown) { return check_lines(from_python(data), shown); },
+      py::arg("data"), py::arg("shown"));
+
+  m.def(
+      "settle_rounding",
+      [](const py::object& points, const py::object& judged, int64_t layers) {
+        return to_python(settle_rounding(from_python(points), from_python(judged), layers));
+      },
+      py::arg("points"), py::arg("judged"), py::arg("layers"));
+  m.def(
+      "replay",
+      [](const std::string& folder, const std::string& golden, double atol, double rtol, bool bitwise,
+         bool accept_rounding, const std::optional<std::map<std::string, std::string>>& digests,
+         const std::set<std::string>& left_out, const std::optional<py::function>& progress) {
+        ReplayOptions options;
+        options.gate = {atol, rtol}, options.bitwise = bitwise, options.accept_rounding = accept_rounding;
+        options.digests = digests, options.left_out = left_out, options.say = saying(progress);
+        nlohmann::json data;
+        {
+          py::gil_scoped_release release;
+          data = replay(folder, open_golden(golden), options);
+        }
+        return to_python(data);
+      },
+      py::arg("folder"), py::arg("golden"), py::arg("atol") = 1e-5, py::arg("rtol") = 0.0, py::arg("bitwise") = false,
+      py::arg("accept_rounding") = false, py::arg("digests") = py::none(),
+      py::arg("left_out") = std::set<std::string>(), py::arg("progress") = py::none());
+  m.def(
+      "replay_lines", [](const py::object& data) { return replay_lines(from_python(data)); }, py::arg("data"));
 
   py::class_<Export>(m, "Export")
       .def(py::init([](const Mirror& source, const std::string& out, const std::optional<std::string>& dtype,

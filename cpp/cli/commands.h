@@ -14,5 +14,6 @@ void add_check(CLI::App& app, Action& chosen);
 void add_generate(CLI::App& app, Action& chosen);
 void add_names(CLI::App& app, Action& chosen);
 void add_tokenize(CLI::App& app, Action& chosen);
+void add_verify(CLI::App& app, Action& chosen);
 
 }  // namespace lockstep::cli

@@ -30,6 +30,7 @@ int run(int count, char** arguments) {
   lockstep::cli::add_generate(app, chosen);
   lockstep::cli::add_names(app, chosen);
   lockstep::cli::add_tokenize(app, chosen);
+  lockstep::cli::add_verify(app, chosen);
   try {
     app.parse(count, arguments);
     lockstep::settle_vector_math();

@@ -153,6 +153,14 @@ const char* name(Verdict verdict) {
   return "?";
 }
 
+Verdict verdict_named(const std::string& text) {
+  for (auto v : {Verdict::identical, Verdict::agrees, Verdict::rounding, Verdict::deviates, Verdict::dtype,
+                 Verdict::shape, Verdict::missing}) {
+    if (text == name(v)) return v;
+  }
+  return Verdict::non_finite;
+}
+
 bool same_bits(const at::Tensor& a_in, const at::Tensor& b_in) {
   const auto a = a_in.contiguous(), b = b_in.contiguous();
   const auto* x = static_cast<const char*>(a.const_data_ptr());

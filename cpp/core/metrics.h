@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <string>
 #include <vector>
 
 namespace lockstep {
@@ -10,6 +11,8 @@ namespace lockstep {
 /// From best to worst; a run takes the worst of its points.
 enum class Verdict { identical, agrees, rounding, deviates, dtype, shape, missing, non_finite };
 const char* name(Verdict verdict);
+/// The verdict of that name; of any other text non_finite, which nothing accepts.
+Verdict verdict_named(const std::string& name);
 
 /// An element agrees if |candidate - reference| <= atol + rtol |reference|.
 struct Gate {

@@ -41,14 +41,6 @@ json entry_of(const std::string& point, const std::string& input, const at::Tens
   return e;
 }
 
-Verdict verdict_of(const std::string& text) {
-  for (auto v : {Verdict::identical, Verdict::agrees, Verdict::rounding, Verdict::deviates, Verdict::dtype,
-                 Verdict::shape, Verdict::missing}) {
-    if (text == name(v)) return v;
-  }
-  return Verdict::non_finite;
-}
-
 /// The three largest logits of one row: [{id, logit}].
 json top3(const at::Tensor& row) {
   const auto [values, ids] = row.to(at::kDouble).topk(std::min<int64_t>(3, row.numel()));
@@ -150,7 +142,7 @@ void LockstepForward::returned_logits(const at::Tensor& logits) {
   complete();
   const auto m = compare(logits.detach(), mirror_logits_, gate_);
   auto& at_head = results_[kLogits];
-  const bool worse = at_head.is_null() || m.verdict > verdict_of(at_head["verdict"]);
+  const bool worse = at_head.is_null() || m.verdict > verdict_named(at_head["verdict"]);
   if (worse) {
     at_head = entry_of(kLogits, spec_.name, logits.detach(), mirror_logits_, m);
     at_head["note"] = "the reference returns other logits than its lm_head gave";

@@ -262,6 +262,25 @@ def check_export(
 def check_lines(data: dict[str, Any], shown: int) -> list[str]:
     """The bad rows of a check, at most `shown`, and its closing line."""
 
+def settle_rounding(points: list[dict[str, Any]], judged: list[dict[str, Any]], layers: int) -> list[dict[str, Any]]:
+    """`points` with floor, ratio, and `rounding` where both sides are within the bound; judged: bisect's `points`."""
+
+def replay(
+    folder: str,
+    golden: str,
+    atol: float = 1e-5,
+    rtol: float = 0.0,
+    bitwise: bool = False,
+    accept_rounding: bool = False,
+    digests: dict[str, str] | None = None,
+    left_out: set[str] = ...,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """The data of `lockstep-native verify --json`. raises LoadError, InputError"""
+
+def replay_lines(data: dict[str, Any]) -> list[str]:
+    """The report of a replay that a person reads."""
+
 class Export:
     """An export in progress; its folder of work goes away with it unless finish() has been called."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -115,16 +116,27 @@ def check(
     *,
     source: str | os.PathLike[str] | None = None,
     digest: str | None = None,
+    replay: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The data of `lockstep check --json`: is everything in `folder` as its manifest states, and nothing else there?
 
-    source: a checkpoint from which every exported tensor is derived once more. digest: what the manifest's must be.
-    raises LoadError
+    source: a checkpoint from which every exported tensor is derived once more. digest: what the manifest's must be. replay: a
+    golden trace of the source, which `folder` must reproduce.
+    raises LoadError or InputError
     """
     started = time.perf_counter()
     original = None if source is None else str(hub.resolve(source))
     data = _core.check_export(os.fspath(folder), original, digest, _now_and_then(progress or (lambda _: None)))
+    data["replay"] = None
+    if replay is not None and data["exit_code"] == 0:
+        # A golden trace's digests are of the source's bytes: what they were states the manifest, which has just been checked.
+        manifest = json.loads((Path(folder) / "lockstep.manifest.json").read_text(encoding="utf-8"))
+        digests = {name: tensor["source"]["sha256"] for name, tensor in manifest["tensors"].items()}
+        left_out = set(manifest["left_out"]["tensors"])
+        found = _core.replay(os.fspath(folder), os.fspath(replay), digests=digests, left_out=left_out, progress=progress)
+        data["replay"] = found
+        data["verdict"], data["exit_code"] = worst([data["verdict"], found["verdict"]]), found["exit_code"]
     head = {key: data[key] for key in ("format_version", "command", "verdict", "model")}
     seconds = {"total": round(time.perf_counter() - started, 3)}
     return {**head, "pedigree": None, "seconds": seconds, **{k: v for k, v in data.items() if k not in head}}

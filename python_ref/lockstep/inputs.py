@@ -61,6 +61,16 @@ def default_inputs(vocab: int, mrope: bool) -> list[Forward]:
     return forwards
 
 
+def golden_inputs(vocab: int, mrope: bool) -> list[Forward]:
+    """Few tokens that exercise every mechanism all the same: what a golden trace holds unless a user states others."""
+    defaults = {f.name: f for f in default_inputs(vocab, mrope)}
+    forwards = [defaults[name] for name in ("len65", "step1", "from5000", "pad2", "rows3") if name in defaults]
+    source = random.Random(20260103)
+    more = torch.tensor([[source.randrange(vocab) for _ in range(5)]])
+    forwards.insert(2, Forward("more5", more, past="step1"))
+    return forwards
+
+
 def chosen(
     folder: Path,
     about: dict[str, Any],

@@ -30,20 +30,27 @@ def trace(
     threads: int | None = None,
     revision: str | None = None,
     patch: Callable[[Any], Any] | None = None,
+    golden: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Writes `output` -> {tensors, forwards, dtype, dropped}.
+    """Writes `output` -> {tensors, forwards, dtype, dropped, not_exercised}.
 
-    source: hf, truth (the float64 truth), or what bisect takes as a candidate. patch: changes the HF model first.
+    source: hf, truth (the float64 truth), or what bisect takes as a candidate. patch: changes the HF model first. golden: a
+    trace that is replayed later, with no Python: the reference must hold its invariants and the file's parameters, and few
+    inputs that exercise every mechanism are the default.
     raises LoadError or InputError
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
     check_inputs(prompt, ids, inputs)
+    if golden and (source != "hf" or points == "layer"):
+        raise InputError("--golden: expected --source hf, and --points sublayer or all")
     with thread_count(threads) as count:
         folder = hub.resolve(model, revision)
         opened = _core.Mirror.open(str(folder))
         about = opened.describe()
+        if golden and prompt is ids is inputs is None:
+            inputs = given.to_json(given.golden_inputs(about["vocab"], about["mrope"]))
         forwards = given.chosen(folder, about, prompt, ids, inputs)
         given.check_all(opened, forwards)
         engine = _engine(source, folder, about, dtype, attn, timeout, names, patch)
@@ -52,6 +59,13 @@ def trace(
         say(f"writing {output}")
         model_entry = {"digest": opened.digest(), "tensors": opened.digests()}
         described = traces.manifest(recorded.trace, recorded.producer, model_entry, count)
+        not_exercised: list[str] = []
+        if golden:
+            assert isinstance(engine, HfEngine) and engine.reference is not None
+            from .golden import vouched
+
+            described["golden"] = vouched(engine.reference, opened, recorded.trace, forwards, points, say)
+            not_exercised = described["golden"]["coverage"]["not_exercised"]
         traces.write(recorded.trace, output, described)
         return {
             "tensors": sum(
@@ -60,6 +74,7 @@ def trace(
             "forwards": len(recorded.trace.forwards),
             "dtype": recorded.trace.dtype,
             "dropped": recorded.dropped,
+            "not_exercised": not_exercised,
         }
 
 

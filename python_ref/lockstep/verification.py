@@ -183,7 +183,7 @@ class _Run:
         reference_caches = Caches(self.forwards, self.reference.new_cache)
         mirror_caches = Caches(self.forwards, self.mirror.new_cache, lambda cache: cache.copy())
         coverage = _core.Coverage(self.source)
-        varies = _Varies()
+        varies = Varies()
         mirror_seconds = 0.0
         self.points, self.fired, self.logits, self.raised = [], [], [], []
         with self._phase("lockstep"), Capture(self.reference.model, self.reference.modeling, self.level) as capture:
@@ -328,7 +328,7 @@ class _Sink:
         self.step.complete()
 
 
-class _Varies:
+class Varies:
     """Do the reference's logits vary over all positions of all inputs? One that never moves can judge nobody."""
 
     def __init__(self) -> None:

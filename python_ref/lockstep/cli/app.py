@@ -194,6 +194,9 @@ def trace(
         Path | None, typer.Option(help="A JSON file with a list of forwards {name, ids, positions, mask, past}.")
     ] = None,
     name_map: Annotated[Path | None, typer.Option("--map", help="As bisect's.")] = None,
+    golden: Annotated[
+        bool, typer.Option("--golden", help="A trace to keep: `lockstep-native verify --golden` replays it with no Python.")
+    ] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds that the source may take.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
@@ -203,6 +206,7 @@ def trace(
 
     \b
     lockstep trace DIR -o hf.trace --points all
+    lockstep trace DIR -o golden.trace --golden            a regression test for where no Python is
     lockstep trace DIR --source truth -o truth.trace       the float64 truth
     lockstep trace DIR --source fork.py:load -o fork.trace
     """
@@ -214,10 +218,12 @@ def trace(
     with progress(quiet) as say:
         written = tracing.trace(
             output, folder, source, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs,
-            timeout=timeout, names=name_map, threads=threads, progress=say,
+            timeout=timeout, names=name_map, threads=threads, golden=golden, progress=say,
         )  # fmt: skip
     with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
+        if written["not_exercised"]:
+            print(f"these inputs do not exercise: {', '.join(written['not_exercised'])}")
     return 0
 
 

@@ -88,6 +88,7 @@ def check(
         str | None, typer.Option(help="The checkpoint it was made from: every exported tensor is derived from it once more.")
     ] = None,
     digest: Annotated[str | None, typer.Option(help="The digest that the export printed: the manifest must have it.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="A golden trace of the source: the export must reproduce it.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every file's and tensor's row here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no rows: the closing line alone.")] = False,
 ) -> int:
@@ -100,12 +101,15 @@ def check(
     from ..report import files
 
     at = hub.resolve(folder)
-    files.check_writable("--json", json_file, [at])
+    files.check_writable("--json", json_file, [at, replay])
     with progress(quiet) as say:
-        data = exporting.check(at, source=source, digest=digest, progress=say)
+        data = exporting.check(at, source=source, digest=digest, replay=replay, progress=say)
     if json_file:
         files.write_text(json_file, files.json_text(data))
     with readers_may_leave():
         for text in _core.check_lines(data, 0 if quiet else 20):
             print(text)
+        if data["replay"]:
+            for text in _core.replay_lines(data["replay"])[-1 if quiet else 0 :]:
+                print(text)
     return int(data["exit_code"])
