@@ -36,6 +36,8 @@ class SafetensorsFile {
   /// mapping alive. Raises LoadError for a dtype that torch has no type for.
   at::Tensor tensor(const std::string& name) const;
   const char* bytes(const TensorInfo& info) const { return payload_ + info.begin; }
+  /// Is the header, to the byte, what the official writer makes of these tensors and metadata?
+  bool canonical() const;
   void check_unchanged() const { file_->check_unchanged(); }
 
  private:

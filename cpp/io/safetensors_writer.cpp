@@ -19,8 +19,10 @@ constexpr const char* kOrder[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2", "U
 
 auto rank(const std::string& dtype) { return std::find(std::begin(kOrder), std::end(kOrder), dtype); }
 
-/// The JSON as the official writer spells it: keys in this order, no spaces but those that pad it to 8 bytes.
-std::string header_of(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
+}  // namespace
+
+// Keys in this order, no spaces but the padding.
+std::string header_text(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   for (const auto& t : tensors) {
@@ -34,27 +36,38 @@ std::string header_of(const std::vector<TensorInfo>& tensors, const std::map<std
   return text;
 }
 
-}  // namespace
-
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : file_(path), tensors_(std::move(tensors)) {
-  std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
+void lay_out(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     const auto x = rank(a.dtype), y = rank(b.dtype);
     return x != y ? x > y : a.name < b.name;
   });
   uint64_t end = 0;
-  for (auto& t : tensors_) {
+  for (auto& t : tensors) {
     t.begin = end;
     end = t.end = t.begin + tensor_bytes(t.dtype, t.shape);
   }
-  const auto header = header_of(tensors_, metadata);
+}
+
+bool SafetensorsFile::canonical() const {
+  std::vector<TensorInfo> list;
+  for (const auto& [_, info] : tensors_) list.push_back(info);
+  lay_out(list);
+  const auto header = header_text(list, metadata_);
+  const auto size = static_cast<size_t>(payload_ - file_->data()) - 8;
+  return std::string_view(file_->data() + 8, size) == header;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorInfo> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path), tensors_(std::move(tensors)) {
+  lay_out(tensors_);
+  const auto header = header_text(tensors_, metadata);
   char length[8];
   const uint64_t size = header.size();
   std::memcpy(length, &size, 8);
   file_.write(length, 8);
   file_.write(header);
-  expected_ = file_.written() + end;
+  expected_ = file_.written() + (tensors_.empty() ? 0 : tensors_.back().end);
 }
 
 void SafetensorsWriter::finish() {

@@ -30,4 +30,9 @@ class SafetensorsWriter {
   uint64_t expected_ = 0;
 };
 
+/// Puts tensors in the official order and sets their offsets: larger dtypes first, then names.
+void lay_out(std::vector<TensorInfo>& tensors);
+/// The header of laid-out tensors as the official writer spells it, padded with spaces to 8 bytes.
+std::string header_text(const std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata);
+
 }  // namespace lockstep

@@ -61,6 +61,8 @@ class Trace {
   /// Points that fired more than once in a forward, `<forward>/<point>`.
   const std::vector<std::string>& repeated() const { return repeated_; }
   void check_unchanged() const;
+  /// The file that it was read from, or null.
+  const SafetensorsFile* file() const { return file_ ? &*file_ : nullptr; }
 
  private:
   Trace() = default;

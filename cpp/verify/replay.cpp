@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/junit.h"
+#include "core/sha256.h"
 #include "core/tensor_text.h"
 #include "models/mirror.h"
 #include "verify/bisect.h"
@@ -129,11 +130,37 @@ class Replay {
     for (const auto& [name, digest] : digests) {
       if (!stated.contains(name)) differ(name, "absent", digest);
     }
+    recordings(differ);
     provenance_ = {{"verdict", name(differing.empty() ? Verdict::identical : Verdict::deviates)},
                    {"differing", differing},
                    {"compared", stated.size()},
                    {"casts", json::object()}};
     seconds_["digest"] = seconds_since(start);
+  }
+
+  /// The trace's own tensors, which have a digest each as well.
+  void recordings(const std::function<void(const std::string&, const json&, const json&)>& differ) const {
+    const auto& stated = golden_->manifest()["golden"]["tensors"];
+    const auto& file = *golden_->file();
+    std::vector<const TensorInfo*> list;
+    for (const auto& [name, info] : file.tensors()) list.push_back(&info);
+    std::vector<std::string> found(list.size());
+    at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Sha256 sha;
+        sha.update(file.bytes(*list[i]), list[i]->end - list[i]->begin);
+        found[i] = sha.hex();
+      }
+    });
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto it = stated.find(list[i]->name);
+      if (it == stated.end() || *it != found[i]) {
+        differ("the trace's " + list[i]->name, it == stated.end() ? json("absent") : *it, found[i]);
+      }
+    }
+    for (const auto& [name, digest] : stated.items()) {
+      if (!file.tensors().count(name)) differ("the trace's " + name, digest, "absent");
+    }
   }
 
   /// The lowest level that holds every promised point.
@@ -307,6 +334,18 @@ std::string group_of(const std::string& point) {
   return point.rfind("lm_head", 0) == 0 ? "logits" : point.substr(0, end);
 }
 
+/// SHA-256 over the manifest's text with zeros in place of its own digest.
+std::string digest_of_manifest(const Trace& trace) {
+  auto text = trace.file()->metadata().at("lockstep");
+  const std::string digest = trace.manifest()["golden"]["digest"];
+  const auto at = text.find("\"" + digest + "\"");
+  if (digest.size() != 64 || at == std::string::npos) return "";
+  text.replace(at + 1, digest.size(), std::string(digest.size(), '0'));
+  Sha256 sha;
+  sha.update(text);
+  return sha.hex();
+}
+
 std::string counted(const json& list) {
   return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), ", "));
 }
@@ -355,6 +394,13 @@ std::shared_ptr<const Trace> open_golden(const std::string& path) {
     if (!digest.is_string()) refuse("a digest under /model/tensors is no text");
   }
   if (!run_dtype(trace->dtype())) refuse("it was not run in float32, bfloat16 or float16");
+  const auto digest = golden->find("digest"), tensors = golden->find("tensors");
+  if (digest == golden->end() || !digest->is_string() || tensors == golden->end() || !tensors->is_object()) {
+    refuse("its manifest has no digests under /golden");
+  }
+  if (!trace->file()->canonical() || digest_of_manifest(*trace) != *digest) {
+    throw LoadError(fmt::format("{}: its manifest was altered since it was recorded; get the file again", path));
+  }
   const auto& points = trace->points();
   if (std::none_of(points.begin(), points.end(), [](const auto& p) { return level_of(p) == Level::sublayer; })) {
     refuse("it has no points of sublayers");

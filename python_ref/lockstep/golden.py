@@ -16,7 +16,7 @@ from .verification import Varies
 def vouched(
     reference: Reference, source: _core.Mirror, trace: _core.Trace, forwards: list[Forward], points: str, say: Progress
 ) -> dict[str, Any]:
-    """The manifest's object `golden`: {coverage, checks, kernels, len130}.
+    """The manifest's object `golden`: {coverage, checks, kernels, len130}; digests are added when it is written.
 
     reference: the model that `trace` was recorded from; source: its checkpoint.
     raises InputError if its parameters are not the file's, if it fails an invariant, or if its logits never vary

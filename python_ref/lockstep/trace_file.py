@@ -6,6 +6,7 @@ Needs torch and safetensors only: another virtual environment's python runs this
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -39,10 +40,33 @@ def promised_points(fired: Mapping[str, Sequence[str]], cached: Sequence[str], s
     return listed
 
 
+UNSIGNED = "0" * 64
+
+
+def signed(text: str) -> str:
+    """A golden manifest's text with its digest under /golden/digest: SHA-256 over the text with zeros in its place."""
+    place = f'"digest": "{UNSIGNED}"'
+    if text.count(place) != 1:
+        raise ValueError("expected one unsigned digest")
+    return text.replace(place, f'"digest": "{hashlib.sha256(text.encode()).hexdigest()}"')
+
+
+def digests_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """SHA-256 of each tensor's bytes."""
+    return {
+        name: hashlib.sha256(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
+        for name, x in tensors.items()
+    }
+
+
 def write(path: str | os.PathLike[str], manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written."""
     target = Path(path).resolve()
+    if "golden" in manifest:
+        manifest = {**manifest, "golden": {**manifest["golden"], "tensors": digests_of(tensors), "digest": UNSIGNED}}
     text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, allow_nan=False)
+    if "golden" in manifest:
+        text = signed(text)
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     try:

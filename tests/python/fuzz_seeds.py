@@ -1,5 +1,5 @@
-"""Valid little checkpoints for the fuzzers to corrupt, both families, one file and two shards; a trace, OUT.trace; and
-tokenizers of both kinds, OUT.tokenizers.
+"""Valid little checkpoints for the fuzzers to corrupt, both families, one file and two shards; a trace, OUT.trace, and a
+golden one, OUT.golden; an export, OUT.export; and tokenizers of both kinds, OUT.tokenizers.
 
 python tests/python/fuzz_seeds.py OUT
 """
@@ -89,6 +89,8 @@ def main() -> None:
     tokenizers(Path(f"{out}.tokenizers"))
     sentencepiece_models(Path(f"{out}.tokenizers"))
     lockstep.trace(f"{out}.trace", out / "qwen3_5-one", "mirror", points="all", inputs=ids)
+    lockstep.trace(f"{out}.golden", out / "qwen3_5-one", golden=True, inputs=ids)
+    lockstep.export(out / "qwen3_5-one", f"{out}.export")
 
 
 if __name__ == "__main__":

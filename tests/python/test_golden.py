@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import lockstep
 from conftest import Tensors, edited, make_twin
-from lockstep import LoadError, faults
+from lockstep import LoadError, faults, trace_file
 from lockstep.native import InputError, _core
 
 NATIVE = Path(sys.executable).with_name("lockstep-native")
@@ -45,11 +45,10 @@ def twin(request: pytest.FixtureRequest, qwen: Path) -> Path:
 
 
 def changed(
-    golden: Path,
-    path: Path,
-    tensors: Callable[[Tensors], Any] | None = None,
-    manifest: Callable[[dict[str, Any]], Any] | None = None,
-) -> Path:
+    golden: Path, path: Path, tensors: Callable[[Tensors], Any] | None = None, manifest: Callable[[dict[str, Any]], Any] | None = None,
+    sign: bool = True,
+) -> Path:  # fmt: skip
+    """As if it had been recorded so; sign=False: as if somebody had changed it since."""
     data = load_file(golden)
     with safe_open(golden, "pt") as file:
         stated = json.loads(file.metadata()["lockstep"])
@@ -57,7 +56,11 @@ def changed(
         tensors(data)
     if manifest:
         manifest(stated)
-    save_file(data, path, metadata={"lockstep": json.dumps(stated)})
+    text = json.dumps(stated)
+    if sign and "golden" in stated:
+        stated["golden"].update(tensors=trace_file.digests_of(data), digest=trace_file.UNSIGNED)
+        text = trace_file.signed(json.dumps(stated))
+    save_file(data, path, metadata={"lockstep": text})
     return path
 
 
@@ -187,6 +190,22 @@ def test_what_is_no_golden_trace_is_refused(
     done = native("verify", twin, "--golden", changed(golden, tmp_path / "g", manifest=edit))
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_was_changed_since_it_was_recorded_is_named(golden: Path, twin: Path, tmp_path: Path) -> None:
+    path = changed(golden, tmp_path / "m", manifest=lambda m: m.update(threads=3), sign=False)
+    done = native("verify", twin, "--golden", path)
+    assert (done.returncode, done.stdout) == (2, "") and "its manifest was altered since it was recorded" in done.stderr
+    point = "from5000/model.layers.0.mlp.output"
+    path = changed(golden, tmp_path / "t", lambda t: t[point].view(torch.int32)[0, 0, 0].bitwise_xor_(1), sign=False)
+    done = native("verify", twin, "--golden", path, "--accept", "rounding")
+    assert done.returncode == 1 and f"  the trace's {point}: reference " in done.stdout
+    data = bytearray(golden.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    data[8 : 8 + size] = data[8 : 8 + size].replace(b'"shape":', b'"shape" :', 1)
+    data[:8] = (size + 1).to_bytes(8, "little")
+    (tmp_path / "h").write_bytes(data)
+    assert native("verify", twin, "--golden", tmp_path / "h").returncode == 2
 
 
 def test_bad_options_are_one_sentence(golden: Path, twin: Path) -> None:

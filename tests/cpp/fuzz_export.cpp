@@ -1,0 +1,79 @@
+// Seeded corruptions of an export's manifest and of a golden trace: none may be accepted, crash, or hang.
+//
+//   fuzz_export EXPORT CHECKPOINT GOLDEN WORK COUNT SEED
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "core/error.h"
+#include "corruptor.h"
+#include "verify/check.h"
+#include "verify/replay.h"
+
+namespace {
+
+using namespace lockstep;
+
+/// What becomes of one corruption: 0 refused with one of our errors, 1 judged and red, 2 accepted, 3 another exception.
+template <class Judge>
+int outcome(Judge&& judge) {
+  try {
+    return judge()["exit_code"] == 0 ? 2 : 1;
+  } catch (const Error&) {
+    return 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "another exception than ours: %s\n", e.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 7) {
+    std::fprintf(stderr, "usage: fuzz_export EXPORT CHECKPOINT GOLDEN WORK COUNT SEED\n");
+    return 2;
+  }
+  const fs::path work = argv[4];
+  fs::copy(argv[1], work);
+  const auto manifest = work / kManifest, trace = work.string() + ".trace";
+  const auto valid_manifest = fuzz::read(manifest), valid_trace = fuzz::read(argv[3]);
+  const int64_t count = std::atoll(argv[5]);
+  fuzz::Corruptor corruptor(std::strtoull(argv[6], nullptr, 10));
+  const auto check = [&] { return check_export(work.string(), {}, [](const std::string&) {}); };
+  const auto judge = [&] { return replay(argv[2], open_golden(trace), {}); };
+  fuzz::write(trace, valid_trace);
+  if (outcome(check) != 2 || outcome(judge) != 2) {
+    std::fprintf(stderr, "the valid export or the valid trace does not pass\n");
+    return 2;
+  }
+  int64_t counts[2][2] = {};
+  for (int64_t i = 0; i < count; ++i) {
+    for (const bool of_trace : {false, true}) {
+      ::alarm(120);  // a hang ends the program too
+      auto bytes = of_trace ? valid_trace : valid_manifest;
+      if (of_trace) {
+        corruptor.safetensors(bytes);
+      } else {
+        for (int64_t n = 1 + corruptor.below(3); n > 0; --n) corruptor.text(bytes, 0, bytes.size());
+      }
+      if (bytes == (of_trace ? valid_trace : valid_manifest)) continue;
+      fuzz::write(of_trace ? fs::path(trace) : manifest, bytes);
+      const auto found = of_trace ? outcome(judge) : outcome(check);
+      if (found >= 2) {
+        std::fprintf(stderr, "corruption %ld of the %s: %s\n", static_cast<long>(i), of_trace ? "trace" : "manifest",
+                     found == 2 ? "accepted" : "see above");
+        return 1;
+      }
+      ++counts[of_trace][found];
+    }
+    if ((i + 1) % 1000 == 0) std::fprintf(stderr, "%ld of %ld\n", static_cast<long>(i + 1), static_cast<long>(count));
+  }
+  for (const bool of_trace : {false, true}) {
+    std::printf("%ld corruptions of a %s: %ld refused, %ld red, 0 accepted, 0 crashes\n",
+                static_cast<long>(counts[of_trace][0] + counts[of_trace][1]), of_trace ? "golden trace" : "manifest",
+                static_cast<long>(counts[of_trace][0]), static_cast<long>(counts[of_trace][1]));
+  }
+  return 0;
+}
