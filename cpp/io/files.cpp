@@ -24,7 +24,9 @@ namespace {
   throw LoadError(fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
 }
 
-std::string unfinished_prefix(const fs::path& target) { return fmt::format(".{}.unfinished-", target.filename().string()); }
+std::string unfinished_prefix(const fs::path& target) {
+  return fmt::format(".{}.unfinished-", target.filename().string());
+}
 
 /// A lock on the folder itself, which its owner's end gives back; -1 if somebody holds it.
 int lock_folder(const std::string& folder) {

@@ -22,7 +22,9 @@ namespace {
 constexpr const char* kAbsent = "absent";
 
 std::string file_text(const FileDigest& d) { return fmt::format("{} bytes, sha256 {}", d.bytes, d.sha256); }
-std::string file_text(const json& d) { return file_text(FileDigest{d["bytes"].get<uint64_t>(), d["sha256"].get<std::string>()}); }
+std::string file_text(const json& d) {
+  return file_text(FileDigest{d["bytes"].get<uint64_t>(), d["sha256"].get<std::string>()});
+}
 std::string tensor_text(const std::string& dtype, const std::vector<int64_t>& shape, const std::string& sha256) {
   return fmt::format("{} {} sha256 {}", dtype, shape_text(shape), sha256);
 }
