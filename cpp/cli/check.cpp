@@ -24,6 +24,7 @@ struct Options {
 int check(const Options& options) {
   CheckOptions wanted{options.source, options.digest};
   if (wanted.source) wanted.source = resolve_model(*wanted.source);
+  check_writable("--json", options.json_file, {options.folder, wanted.source.value_or(options.folder)});
   const bool moving = !options.quiet && ::isatty(STDERR_FILENO);
   const auto data = check_export(options.folder, wanted, [&](const std::string& text) {
     if (moving) std::cerr << "\r\033[K" << text << std::flush;

@@ -18,7 +18,7 @@ namespace {
 struct Options {
   std::string model, golden;
   double atol = 1e-5, rtol = 0;
-  bool bitwise = false, quiet = false;
+  bool bitwise = false, quiet = false, gate_stated = false;
   std::optional<std::string> accept, json_file, junit;
 };
 
@@ -33,14 +33,20 @@ int verify(const Options& options) {
   }
   if (options.accept && options.bitwise)
     throw InputError("--accept rounding and --bitwise: expected at most one of them");
-  wanted.gate = {options.atol, options.rtol};
+  if (options.gate_stated) wanted.gate = Gate{options.atol, options.rtol};
+  const auto folder = resolve_model(options.model);
+  check_writable("--json", options.json_file, {folder, options.golden});
+  check_writable("--junit", options.junit, {folder, options.golden});
+  if (options.json_file && options.junit && *options.json_file == *options.junit) {
+    throw InputError(fmt::format("--json and --junit both name {}: expected two files", *options.junit));
+  }
   wanted.bitwise = options.bitwise, wanted.accept_rounding = options.accept.has_value();
   const bool moving = !options.quiet && ::isatty(STDERR_FILENO);
   wanted.say = [&](const std::string& text) {
     if (moving) std::cerr << "\r\033[K" << text << std::flush;
   };
   const auto golden = open_golden(options.golden);
-  const auto data = replay(resolve_model(options.model), golden, wanted);
+  const auto data = replay(folder, golden, wanted);
   if (moving) std::cerr << "\r\033[K" << std::flush;
   if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
   if (options.junit) write_text_whole(*options.junit, replay_junit(data));
@@ -58,15 +64,19 @@ void add_verify(CLI::App& app, Action& chosen) {
       "verify", "Is the mirror on this machine what Hugging Face was when a golden trace was recorded?");
   command->add_option("model", options->model, kModelHelp);
   command->add_option("--golden", options->golden, "What `lockstep trace MODEL --golden -o FILE` wrote")->required();
-  command->add_option("--atol", options->atol, "Largest |difference| that agrees")->capture_default_str();
-  command->add_option("--rtol", options->rtol, "Added to atol: rtol times |reference|")->capture_default_str();
+  auto* atol = command->add_option(
+      "--atol", options->atol, "Largest |difference| that passes; left out, only the same bits do on the same machine");
+  auto* rtol = command->add_option("--rtol", options->rtol, "Added to atol: rtol times |reference|");
   command->add_flag("--bitwise", options->bitwise, "Only the same bits pass");
   command->add_option("--accept", options->accept,
                       "rounding: what the local check against float64 calls rounding passes too");
   command->add_option("--json", options->json_file, "Write the whole report here, also when it is bad");
   command->add_option("--junit", options->junit, "Write JUnit XML here, also when it is bad");
   command->add_flag("--quiet", options->quiet, "No progress, no table: the closing line alone");
-  command->callback([=, &chosen] { chosen = [options] { return verify(*options); }; });
+  command->callback([=, &chosen] {
+    options->gate_stated = atol->count() + rtol->count() > 0;
+    chosen = [options] { return verify(*options); };
+  });
 }
 
 }  // namespace lockstep::cli

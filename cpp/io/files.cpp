@@ -28,6 +28,15 @@ std::string unfinished_prefix(const fs::path& target) {
   return fmt::format(".{}.unfinished-", target.filename().string());
 }
 
+/// <prefix><process>-<number>, and nothing else: what a user may have called so is not ours.
+bool is_unfinished(const std::string& name, const std::string& prefix) {
+  if (name.rfind(prefix, 0) != 0) return false;
+  const auto rest = name.substr(prefix.size());
+  const auto dash = rest.find('-');
+  return dash > 0 && dash + 1 < rest.size() && rest.find_first_not_of("0123456789-") == std::string::npos &&
+         rest.find('-', dash + 1) == std::string::npos;
+}
+
 /// A lock on the folder itself, which its owner's end gives back; -1 if somebody holds it.
 int lock_folder(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
@@ -66,8 +75,8 @@ void NewFile::finish() {
 }
 
 void write_text_whole(const std::string& path, std::string_view text) {
-  const fs::path at(path);
   std::error_code ec;
+  const fs::path at = fs::exists(path, ec) ? fs::canonical(path, ec) : fs::path(path);  // a link is followed
   if (fs::exists(at, ec) && !fs::is_regular_file(at, ec)) {  // a pipe or a device is written to as it is
     const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     const bool good = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
@@ -80,7 +89,7 @@ void write_text_whole(const std::string& path, std::string_view text) {
     NewFile file(beside);
     file.write(text);
     file.finish();
-    if (::rename(beside.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
+    if (::rename(beside.c_str(), at.c_str()) != 0) fail(path, "cannot be written");
   } catch (...) {
     ::unlink(beside.c_str());
     throw;
@@ -111,7 +120,7 @@ StagedFolder::StagedFolder(const std::string& target) : target_(target) {
   const auto prefix = unfinished_prefix(at);
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(parent, ec)) {
-    if (entry.path().filename().string().rfind(prefix, 0) != 0 || entry.is_symlink(ec) || !entry.is_directory(ec)) {
+    if (!is_unfinished(entry.path().filename().string(), prefix) || entry.is_symlink(ec) || !entry.is_directory(ec)) {
       continue;
     }
     const int lock = lock_folder(entry.path().string());
@@ -134,6 +143,10 @@ StagedFolder::StagedFolder(const std::string& target) : target_(target) {
     }
   }
   lock_ = lock_folder(path_);
+  if (lock_ < 0) {
+    path_.clear();  // somebody else has taken it
+    throw LoadError(fmt::format("{}: another process writes it just now; wait for it", target_));
+  }
 }
 
 void StagedFolder::remove() {

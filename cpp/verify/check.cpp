@@ -52,7 +52,9 @@ class Check {
 
 void Check::row(json& rows, const std::string& name, const std::string& expected, const std::string& found) {
   const auto verdict = expected == found ? Verdict::identical : found == kAbsent ? Verdict::missing : Verdict::deviates;
-  rows.push_back({{"name", name}, {"expected", expected}, {"found", found}, {"verdict", lockstep::name(verdict)}});
+  const auto shown =
+      json::parse(json(name).dump(-1, ' ', false, json::error_handler_t::replace));  // a name may be no UTF-8
+  rows.push_back({{"name", shown}, {"expected", expected}, {"found", found}, {"verdict", lockstep::name(verdict)}});
   if (verdict != Verdict::identical && first_.is_null()) first_ = rows.back();
   verdict_ = std::max(verdict_, verdict);
 }
@@ -93,10 +95,12 @@ void Check::files(const json& manifest) {
     row(files_, name, file_text(stated), found);
   }
   std::set<std::string> there;
-  for (const auto& entry : fs::directory_iterator(folder_)) there.insert(entry.path().filename().string());
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(folder_, ec)) there.insert(entry.path().filename().string());
+  if (ec) throw LoadError(fmt::format("{}: cannot be read: {}", folder_, ec.message()));
   for (const auto& name : there) {
     if (name == kManifest || manifest["files"].contains(name)) continue;
-    row(files_, name, kAbsent, fs::is_directory(path(name)) ? "a folder" : "a file that is not stated");
+    row(files_, name, kAbsent, fs::is_directory(path(name), ec) ? "a folder" : "a file that is not stated");
   }
 }
 
@@ -201,6 +205,11 @@ json check_export(const std::string& folder, const CheckOptions& options, const 
   std::error_code ec;
   if (!fs::is_directory(folder, ec))
     throw LoadError(fmt::format("{}: expected a folder that `lockstep export` made", folder));
+  if (options.digest &&
+      (options.digest->size() != 64 || options.digest->find_first_not_of("0123456789abcdef") != std::string::npos)) {
+    throw InputError(
+        fmt::format("--digest {}: expected the 64 hexadecimal digits that the export printed", *options.digest));
+  }
   Check check(folder, say);
   const auto manifest = check.manifest(options.digest);
   if (!manifest.is_null()) {
@@ -223,11 +232,11 @@ std::vector<std::string> check_lines(const json& data, size_t shown) {
     }
   }
   if (shown && bad > shown) lines.push_back(fmt::format("... and {} more", bad - shown));
-  const auto counts = fmt::format("{} files, {} tensors", data["files"].size(), data["tensors"].size());
+  const auto counts = fmt::format("{} checks of files, {} of tensors", data["files"].size(), data["tensors"].size());
   if (!bad) {
     lines.push_back(fmt::format("passes: {}, all as stated; digest {}", counts, data["digest"].get<std::string>()));
   } else {
-    lines.push_back(fmt::format("does not pass: {} of {} are not as stated; first {}", bad, counts,
+    lines.push_back(fmt::format("does not pass: {}, {} not as stated; first {}", counts, bad,
                                 data["first"]["name"].get<std::string>()));
   }
   return lines;

@@ -115,13 +115,25 @@ void into_shards(std::vector<PlannedTensor> tensors, ExportPlan& plan) {
   plan.index = index.dump(2) + "\n";
 }
 
+/// One rounding to nearest even. torch takes float64 to 16 bits through float32: two roundings, unless the first goes
+/// to odd (a result that is not exact gets its last bit set, so that the second one sees on which side of a tie it
+/// was).
+at::Tensor converted(const at::Tensor& x, at::ScalarType to) {
+  if (x.scalar_type() != at::kDouble || (to != at::kBFloat16 && to != at::kHalf)) return x.to(to).contiguous();
+  const auto near = x.to(at::kFloat);
+  const auto back = near.to(at::kDouble);
+  auto bits = near.view(at::kInt) - (back.abs() > x.abs()).to(at::kInt);  // towards zero
+  bits = at::where(back.ne(x) & x.isnan().logical_not(), bits.bitwise_or(1), bits);
+  return bits.view(at::kFloat).to(to).contiguous();
+}
+
 /// Elements that the conversion makes infinite.
 int64_t overflows(const Checkpoint& source, const PlannedTensor& t) {
   int64_t count = 0;
   const auto flat = source.tensor(t.info.name).reshape({-1});
   for (int64_t i = 0; i < flat.numel(); i += kBlock) {
     const auto x = flat.slice(0, i, std::min(flat.numel(), i + kBlock));
-    const auto y = x.to(torch_dtype(t.info.dtype));
+    const auto y = converted(x, torch_dtype(t.info.dtype));
     count += (y.isinf() & x.isinf().logical_not()).sum().item<int64_t>();
   }
   return count;
@@ -168,8 +180,8 @@ ExportPlan plan_export(const Mirror& source, const ExportOptions& options) {
   for (const auto& t : tensors) {
     if (!t.converted()) continue;
     if (const auto n = overflows(checkpoint, t)) {
-      problems.add(fmt::format("{}: {} of its elements would be infinite in {}; export it in {} or bfloat16",
-                               t.info.name, n, dtype_name(*options.dtype), dtype_name(torch_dtype(t.source_dtype))));
+      problems.add(fmt::format("{}: {} of its elements would be infinite in {}; leave it in {}", t.info.name, n,
+                               dtype_name(*options.dtype), dtype_name(torch_dtype(t.source_dtype))));
     }
   }
   problems.raise<LoadError>(checkpoint.folder());
@@ -190,12 +202,11 @@ int64_t exported_bytes(const Checkpoint& source, const PlannedTensor& tensor,
     for (size_t i = 0; i < bytes.size(); i += kChunk) take(bytes.data() + i, std::min(kChunk, bytes.size() - i));
     return 0;
   }
-  // One rounding, to nearest even, straight from the file's dtype: nothing passes through a third.
   int64_t changed = 0;
   const auto flat = source.tensor(tensor.info.name).reshape({-1});
   for (int64_t i = 0; i < flat.numel(); i += kBlock) {
     const auto x = flat.slice(0, i, std::min(flat.numel(), i + kBlock));
-    const auto y = x.to(torch_dtype(tensor.info.dtype)).contiguous();
+    const auto y = converted(x, torch_dtype(tensor.info.dtype));
     const auto kept = y.to(at::kDouble).eq(x.to(at::kDouble)) | (x.isnan() & y.isnan());
     changed += x.numel() - kept.sum().item<int64_t>();
     take(static_cast<const char*>(y.const_data_ptr()), y.nbytes());

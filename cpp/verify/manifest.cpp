@@ -123,6 +123,19 @@ json read_manifest(const std::string& text, const std::string& where) {
           {"keep", type::string},
           {"max_shard_size",
            m["options"].value("max_shard_size", json()).is_null() ? type::null : type::number_unsigned}});
+  const auto& options = m["options"];
+  if (options["keep"] != "all" && options["keep"] != "text")
+    throw LoadError(where + " /options/keep: expected all or text");
+  for (const auto& name : m["left_out"]["tensors"]) {
+    if (options["keep"] == "all" || m["tensors"].contains(name.get<std::string>())) {
+      throw LoadError(fmt::format("{} /left_out/tensors: {} was not left out", where, name.dump()));
+    }
+  }
+  for (const auto& [name, tensor] : m["tensors"].items()) {
+    if (tensor["conversion"] == "none" && tensor["sha256"] != tensor["source"]["sha256"]) {
+      throw LoadError(fmt::format("{} /tensors/{}: not converted, and yet other bytes than its source's", where, name));
+    }
+  }
   return m;
 }
 

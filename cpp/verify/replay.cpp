@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <regex>
+#include <set>
 
 #include "core/error.h"
 #include "core/junit.h"
@@ -45,9 +46,7 @@ std::string release_of(const std::string& version) { return version.substr(0, ve
 class Threads {
  public:
   explicit Threads(const json& manifest) : before_(at::get_num_threads()) {
-    const auto stated = manifest.find("threads");
-    if (stated == manifest.end() || !stated->is_number_integer()) return;
-    const auto threads = stated->get<int64_t>();
+    const auto threads = manifest["threads"].get<int64_t>();
     if (threads < 1 || threads > 1024)
       throw LoadError(fmt::format("manifest /threads: expected 1 to 1024, found {}", threads));
     at::set_num_threads(static_cast<int>(threads));
@@ -112,7 +111,9 @@ class Replay {
   void provenance() {
     const auto start = std::chrono::steady_clock::now();
     say("provenance: the digest of every tensor");
-    const auto digests = options_.digests ? *options_.digests : mirror_->checkpoint().digests();
+    const auto own = mirror_->checkpoint().digests();
+    model_digest_ = digest_of(mirror_->checkpoint(), own);
+    const auto& digests = options_.digests ? *options_.digests : own;
     const auto& stated = golden_->manifest()["model"]["tensors"];
     json differing = json::array();
     const auto differ = [&](const std::string& tensor, const json& reference, const json& found) {
@@ -186,7 +187,7 @@ class Replay {
       say(fmt::format("replay: {} ({} of {})", f.name, i + 1, golden_->forwards().size()));
       const Inputs inputs{f.ids, f.positions, f.mask};
       coverage.add(inputs, golden_->past(f.name), golden_->cached(f.name));
-      LockstepForward step(*mirror_, variant, attn(), level(), options_.gate, {f.name, inputs, cache_of(f)});
+      LockstepForward step(*mirror_, variant, attn(), level(), gate(), {f.name, inputs, cache_of(f)});
       for (const auto& point : golden_->points()) {
         if (!golden_->promised(f.name, point)) continue;
         const auto value = golden_->tensor(f.name, point);
@@ -194,12 +195,24 @@ class Replay {
       }
       auto result = step.finish();
       seconds += step.mirror_seconds();
+      std::set<std::string> seen;
       for (auto& p : result["points"]) {
         const std::string point = p["point"];
+        seen.insert(point);
         if (golden_->promised(f.name, point)) {
           points_.push_back(std::move(p));
         } else {
           not_compared_.push_back(f.name + "/" + point);
+        }
+      }
+      for (const auto& point : golden_->points()) {
+        if (!golden_->promised(f.name, point)) continue;
+        if (!seen.count(point)) {
+          points_.push_back({{"point", point},
+                             {"input", f.name},
+                             {"verdict", "missing"},
+                             {"max_abs", nullptr},
+                             {"note", "promised, but neither in the trace nor a point of the mirror"}});
         }
       }
       if (!result["logits"].is_null()) logits_.push_back(result["logits"]);
@@ -241,8 +254,16 @@ class Replay {
     for (size_t i = 0; i < points_.size(); ++i) {
       if (differs(points_[i])) where.push_back(i), differing.push_back(points_[i]);
     }
-    differing = settle_rounding(differing, found["points"], mirror_->model().layers());
+    differing =
+        settle_rounding(differing, found["points"], mirror_->model().layers(), !(same_release() && same_capability()));
     for (size_t i = 0; i < where.size(); ++i) points_[where[i]] = differing[i];
+  }
+
+  /// What passes. The same torch and CPU give the same bits, unless the caller says what may differ.
+  Verdict gate_of(bool same_machine) const {
+    if (options_.bitwise) return Verdict::identical;
+    if (options_.accept_rounding || !same_machine) return Verdict::rounding;
+    return options_.gate ? Verdict::agrees : Verdict::identical;
   }
 
   at::Tensor len130() const {
@@ -252,14 +273,13 @@ class Replay {
     return ids;
   }
 
+  Gate gate() const { return options_.gate.value_or(Gate{}); }
   Attn attn() const { return golden_->attn() == "eager" ? Attn::eager : Attn::sdpa; }
 
   json report(bool same_machine) {
     auto worst = Verdict::identical;
     json bad;
-    const auto passing = options_.bitwise                            ? Verdict::identical
-                         : options_.accept_rounding || !same_machine ? Verdict::rounding
-                                                                     : Verdict::agrees;
+    const auto passing = gate_of(same_machine);
     int64_t identical = 0;
     for (const auto& p : points_) {
       const auto verdict = verdict_named(p["verdict"]);
@@ -282,9 +302,7 @@ class Replay {
             {"command", "verify"},
             {"verdict", name(points_.empty() ? Verdict::missing : all)},
             {"model",
-             {{"family", mirror_->family().name},
-              {"layer_types", mechanisms.layer_types},
-              {"digest", manifest["model"].value("digest", json())}}},
+             {{"family", mirror_->family().name}, {"layer_types", mechanisms.layer_types}, {"digest", model_digest_}}},
             {"pedigree",
              {{"golden", manifest.value("producer", json())},
               {"transformers", text_of(manifest, "transformers")},
@@ -299,8 +317,9 @@ class Replay {
             {"seconds", seconds_},
             {"exit_code", passes ? 0 : 1},
             {"options",
-             {{"atol", options_.gate.atol},
-              {"rtol", options_.gate.rtol},
+             {{"atol", gate().atol},
+              {"rtol", gate().rtol},
+              {"passes", name(passing)},
               {"bitwise", options_.bitwise},
               {"accept", options_.accept_rounding ? json("rounding") : json()}}},
             {"here", {{"torch", TORCH_VERSION}, {"cpu_capability", at::get_cpu_capability()}}},
@@ -323,6 +342,7 @@ class Replay {
   std::map<std::string, std::shared_ptr<Cache>> caches_;
   json provenance_, coverage_, points_ = json::array(), logits_ = json::array(), not_compared_ = json::array();
   json seconds_ = json::object();
+  std::string model_digest_;
 };
 
 /// The decoder layer of a point, or the module outside of the layers.
@@ -398,6 +418,16 @@ std::shared_ptr<const Trace> open_golden(const std::string& path) {
   if (digest == golden->end() || !digest->is_string() || tensors == golden->end() || !tensors->is_object()) {
     refuse("its manifest has no digests under /golden");
   }
+  for (const auto& [_, recorded] : tensors->items()) {
+    if (!recorded.is_string()) refuse("a digest under /golden/tensors is no text");
+  }
+  const auto attn = m.find("attn"), threads = m.find("threads");
+  if (attn == m.end() || (*attn != "sdpa" && *attn != "eager"))
+    refuse("its manifest's /attn is neither sdpa nor eager");
+  if (threads == m.end() || !threads->is_number_unsigned()) refuse("its manifest's /threads is not a whole number");
+  for (const char* key : {"torch", "transformers", "cpu_capability"}) {
+    if (text_of(m, key).empty()) refuse("its manifest does not say torch, transformers and cpu_capability");
+  }
   if (!trace->file()->canonical() || digest_of_manifest(*trace) != *digest) {
     throw LoadError(fmt::format("{}: its manifest was altered since it was recorded; get the file again", path));
   }
@@ -436,6 +466,10 @@ std::vector<std::string> replay_lines(const json& data) {
   if (!legs["coverage"]["not_exercised"].empty()) {
     lines.push_back(fmt::format("            not exercised: {}", counted(legs["coverage"]["not_exercised"])));
   }
+  if (!data["not_compared"].empty()) {
+    lines.push_back(fmt::format("            not compared, since the trace does not promise it: {} points, {}, ...",
+                                data["not_compared"].size(), data["not_compared"][0].get<std::string>()));
+  }
   if (!data["why"].is_null()) lines.push_back(data["why"].get<std::string>());
   if (!data["first"].is_null()) lines.push_back("first " + sentence(data["first"]));
   lines.push_back(fmt::format("{}: {} in {:.1f} s", data["exit_code"] == 0 ? "passes" : "fails",
@@ -444,9 +478,7 @@ std::vector<std::string> replay_lines(const json& data) {
 }
 
 std::string replay_junit(const json& data) {
-  const bool bitwise = data["options"]["bitwise"];
-  const bool rounding = !data["options"]["accept"].is_null() || !data["why"].is_null();
-  const auto passing = bitwise ? Verdict::identical : rounding ? Verdict::rounding : Verdict::agrees;
+  const auto passing = verdict_named(data["options"]["passes"]);
   std::vector<JUnitCase> cases;
   std::string differing;
   for (const auto& d : data["legs"]["provenance"]["differing"]) {

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 struct ReplayOptions {
-  Gate gate;
+  std::optional<Gate> gate;  // stated: what agrees within it passes; else only the same bits do, on the same machine
   bool bitwise = false, accept_rounding = false;
   /// Digests that the model's tensors had before they were converted, by name; else those of its files are computed.
   std::optional<std::map<std::string, std::string>> digests;

@@ -28,7 +28,7 @@ std::string judged_as(const std::string& point, int64_t layers) {
   return point;
 }
 
-json settle_rounding(json points, const json& judged, int64_t layers) {
+json settle_rounding(json points, const json& judged, int64_t layers, bool by_local_check) {
   std::map<std::pair<std::string, std::string>, std::vector<const json*>> by_point;
   for (const auto& entry : judged) by_point[{entry["point"], entry["input"]}].push_back(&entry);
   for (auto& point : points) {
@@ -47,7 +47,9 @@ json settle_rounding(json points, const json& judged, int64_t layers) {
       worst[candidate] = ratio, point[candidate ? "ratio" : "reference_ratio"] = (*entry)["ratio"];
       if (candidate) point["floor"] = (*entry)["floor"];
     }
-    if (point["verdict"] == "deviates" && sides[0] && sides[1] && all_rounding) point["verdict"] = "rounding";
+    if (!sides[0] || !sides[1]) continue;
+    if (point["verdict"] == "deviates" && all_rounding) point["verdict"] = "rounding";
+    if (by_local_check && point["verdict"] == "agrees" && !all_rounding) point["verdict"] = "deviates";
   }
   return points;
 }

@@ -12,6 +12,8 @@ std::string judged_as(const std::string& point, int64_t layers);
 
 /// For each of `points` ({point, input, verdict, ...}): floor and ratio of the candidate's side and the reference's
 /// ratio, or null; `rounding` for one that deviates where both sides are within the bound. judged: bisect()'s `points`.
-nlohmann::json settle_rounding(nlohmann::json points, const nlohmann::json& judged, int64_t layers);
+/// by_local_check: it alone decides, so that one that agrees within atol and is no rounding deviates.
+nlohmann::json settle_rounding(nlohmann::json points, const nlohmann::json& judged, int64_t layers,
+                               bool by_local_check = false);
 
 }  // namespace lockstep

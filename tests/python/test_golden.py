@@ -160,8 +160,34 @@ def test_on_another_cpu_it_is_rounding_and_says_why(golden: Path, twin: Path, em
     folder = edited(embedded, tmp_path / "x", lambda t: t[DOWN].__setitem__((3, 5), t[DOWN][3, 5] * 1.01))
     assert native("verify", folder, "--golden", path, **AVX2).returncode == 1
     point = "len65/model.layers.5.mlp.output"
-    done = native("verify", embedded, "--golden", changed(path, tmp_path / "f", lambda t: t[point][0, 3].mul_(1.0001)), **AVX2)
-    assert done.returncode == 1 and "first model.layers.5.mlp.output (len65): deviates" in done.stdout
+    for fault in (lambda t: t[point][0, 3].mul_(1.0001), lambda t: t[point][0].add_(8e-6)):  # over atol, and below it
+        done = native("verify", embedded, "--golden", changed(path, tmp_path / "f", fault), **AVX2)
+        assert done.returncode == 1 and "first model.layers.5.mlp.output (len65): deviates" in done.stdout
+
+
+def test_on_the_same_machine_only_the_same_bits_pass_unless_it_is_said(golden: Path, twin: Path, tmp_path: Path) -> None:
+    point = "len65/model.layers.2.mlp.output"
+    path = changed(golden, tmp_path / "f", lambda t: t[point][0, 3].add_(1e-6))
+    done = native("verify", twin, "--golden", path, "--junit", tmp_path / "j.xml")
+    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith("fails: agrees in ")
+    assert ET.parse(tmp_path / "j.xml").getroot().get("failures") == "1"
+    assert native("verify", twin, "--golden", path, "--atol", "1e-5").returncode == 0
+
+
+def test_nothing_that_is_read_is_written_over(golden: Path, twin: Path, tmp_path: Path) -> None:
+    before = golden.read_bytes()
+    for option in ("--json", "--junit"):
+        for place in (golden, twin / "report"):
+            done = native("verify", twin, "--golden", golden, option, place)
+            assert done.returncode == 2 and "it would overwrite what is read" in done.stderr
+    assert native("verify", twin, "--golden", golden, "--json", tmp_path / "x", "--junit", tmp_path / "x").returncode == 2
+    assert golden.read_bytes() == before and list(tmp_path.iterdir()) == []
+
+
+def test_a_promise_that_nobody_keeps_is_missing(golden: Path, twin: Path, tmp_path: Path) -> None:
+    path = changed(golden, tmp_path / "g", manifest=lambda m: m["points"].append("model.layers.0.mlp.bogus.output"))
+    done = native("verify", twin, "--golden", path)
+    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith("fails: missing in ")
 
 
 def test_another_release_of_torch_is_said_too(golden: Path, twin: Path, tmp_path: Path) -> None:
@@ -181,6 +207,9 @@ def test_another_release_of_torch_is_said_too(golden: Path, twin: Path, tmp_path
         (lambda m: m.update(points=["lm_head.output"]), "it has no points of sublayers"),
         (lambda m: m.update(format_version=2), "/format_version: 2 is not known (known: 1); use the lockstep that wrote it"),
         (lambda m: m.update(threads=0), "/threads: expected 1 to 1024, found 0"),
+        (lambda m: m.update(threads="x"), "its manifest's /threads is not a whole number"),
+        (lambda m: m.update(attn="flash"), "its manifest's /attn is neither sdpa nor eager"),
+        (lambda m: m.update(torch=None), "its manifest does not say torch, transformers and cpu_capability"),
         (lambda m: m["forwards"][0]["ids"][0].__setitem__(0, 10**6), "input 'len65': "),
     ],
 )

@@ -43,7 +43,7 @@ def export(
     from ..report import files
 
     folder = hub.resolve(model, revision)
-    files.check_writable("--json", json_file, [folder])
+    files.check_writable("--json", json_file, [folder, out])
     with progress(quiet) as say:
         found = exporting.export(
             folder, out, dtype=dtype, max_shard_size=max_shard_size, keep=keep, accept=accept, threads=threads,
@@ -101,7 +101,7 @@ def check(
     from ..report import files
 
     at = hub.resolve(folder)
-    files.check_writable("--json", json_file, [at, replay])
+    files.check_writable("--json", json_file, [at, replay, Path(source) if source and Path(source).exists() else None])
     with progress(quiet) as say:
         data = exporting.check(at, source=source, digest=digest, replay=replay, progress=say)
     if json_file:
