@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <memory>
 
 #include "cli/commands.h"
 #include "cli/model.h"
+#include "cli/output.h"
 #include "io/files.h"
 #include "verify/check.h"
 
@@ -25,11 +25,10 @@ int check(const Options& options) {
   CheckOptions wanted{options.source, options.digest};
   if (wanted.source) wanted.source = resolve_model(*wanted.source);
   check_writable("--json", options.json_file, {options.folder, wanted.source.value_or(options.folder)});
-  const bool moving = !options.quiet && ::isatty(STDERR_FILENO);
-  const auto data = check_export(options.folder, wanted, [&](const std::string& text) {
-    if (moving) std::cerr << "\r\033[K" << text << std::flush;
-  });
-  if (moving) std::cerr << "\r\033[K" << std::flush;
+  const auto data = [&] {
+    const MovingLine line(options.quiet);
+    return check_export(options.folder, wanted, [&](const std::string& text) { line.show(text); });
+  }();
   if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
   for (const auto& line : check_lines(data, options.quiet ? 0 : kShown)) std::cout << line << '\n';
   return data["exit_code"].get<int>();

@@ -67,28 +67,4 @@ std::string resolve_model(const std::string& model) {
                               hub_cache().string()));
 }
 
-void check_writable(const std::string& option, const std::optional<std::string>& path,
-                    const std::vector<std::string>& inputs) {
-  if (!path) return;
-  std::error_code ec;
-  const auto real = fs::weakly_canonical(fs::absolute(*path), ec);
-  for (const auto& input : inputs) {
-    const auto used = fs::canonical(input, ec);
-    if (ec) continue;
-    for (auto up = real; !up.empty(); up = up.parent_path()) {
-      if (up == used) {
-        throw InputError(
-            fmt::format("{} {}: it would overwrite what is read ({}); name another file", option, *path, input));
-      }
-      if (up == up.parent_path()) break;
-    }
-  }
-  if (fs::is_directory(real, ec))
-    throw InputError(fmt::format("{} {}: expected a file, found a folder", option, *path));
-  const auto folder = fs::absolute(*path).parent_path();
-  if (!fs::is_directory(folder, ec)) {
-    throw InputError(fmt::format("{} {}: the folder {} does not exist", option, *path, folder.string()));
-  }
-}
-
 }  // namespace lockstep::cli

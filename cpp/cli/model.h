@@ -1,9 +1,7 @@
 // Where a model is, for the native commands.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <vector>
 
 namespace lockstep::cli {
 
@@ -13,9 +11,5 @@ constexpr const char* kModelHelp =
 /// The folder of `model`; of an empty one the embedded checkpoint, which stands beside the program. Nothing is fetched.
 /// Raises LoadError for what is neither a folder nor in the cache.
 std::string resolve_model(const std::string& model);
-
-/// Raises InputError, before any work is done, for an output that is one of `inputs` or lies inside of one.
-void check_writable(const std::string& option, const std::optional<std::string>& path,
-                    const std::vector<std::string>& inputs);
 
 }  // namespace lockstep::cli

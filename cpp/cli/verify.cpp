@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <iostream>
@@ -7,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/model.h"
+#include "cli/output.h"
 #include "core/error.h"
 #include "io/files.h"
 #include "verify/replay.h"
@@ -41,13 +41,12 @@ int verify(const Options& options) {
     throw InputError(fmt::format("--json and --junit both name {}: expected two files", *options.junit));
   }
   wanted.bitwise = options.bitwise, wanted.accept_rounding = options.accept.has_value();
-  const bool moving = !options.quiet && ::isatty(STDERR_FILENO);
-  wanted.say = [&](const std::string& text) {
-    if (moving) std::cerr << "\r\033[K" << text << std::flush;
-  };
   const auto golden = open_golden(options.golden);
-  const auto data = replay(folder, golden, wanted);
-  if (moving) std::cerr << "\r\033[K" << std::flush;
+  const auto data = [&] {
+    const MovingLine line(options.quiet);
+    wanted.say = [&](const std::string& text) { line.show(text); };
+    return replay(folder, golden, wanted);
+  }();
   if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
   if (options.junit) write_text_whole(*options.junit, replay_junit(data));
   auto lines = replay_lines(data);

@@ -76,14 +76,15 @@ void NewFile::finish() {
 
 void write_text_whole(const std::string& path, std::string_view text) {
   std::error_code ec;
-  const fs::path at = fs::exists(path, ec) ? fs::canonical(path, ec) : fs::path(path);  // a link is followed
-  if (fs::exists(at, ec) && !fs::is_regular_file(at, ec)) {  // a pipe or a device is written to as it is
+  const bool there = fs::exists(path, ec);
+  if (there && !fs::is_regular_file(path, ec)) {  // a pipe or a device is written to as it is
     const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
     const bool good = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     if (file >= 0) ::close(file);
     if (!good) fail(path, "cannot be written");
     return;
   }
+  const fs::path at = there ? fs::canonical(path, ec) : fs::path(path);  // a link is followed
   const auto beside = (at.parent_path() / fmt::format(".{}.{}", at.filename().string(), ::getpid())).string();
   try {
     NewFile file(beside);

@@ -171,7 +171,7 @@ json Export::finish(const std::string& report, const json& producer, const json&
   write_text(kReport, "report", report);
   source_.checkpoint().check_unchanged();
   const auto written = Checkpoint::open(folder());
-  std::map<std::string, std::string> digests, source_digests;
+  std::map<std::string, std::string> digests;
   for (const auto& [name, tensor] : tensors_.items()) digests[name] = tensor["sha256"];
   const auto& options = plan_.options;
   const auto& mechanisms = source_.model().mechanisms();

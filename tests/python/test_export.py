@@ -356,6 +356,8 @@ def test_nothing_that_is_read_is_written_over(source: Path, exported: Path, tmp_
             done = subprocess.run([command, *map(str, arguments)], capture_output=True, text=True)
             assert done.returncode == 2 and "it would overwrite what is read" in done.stderr, arguments
     assert (contents_of_files(source), contents(exported)) == before
+    piped = subprocess.run([NATIVE, "check", exported, "--json", "/dev/stdout", "--quiet"], capture_output=True, text=True)
+    assert json.loads(piped.stdout[: piped.stdout.rindex("}") + 1])["exit_code"] == 0  # a pipe is written to as it is
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
     (tmp_path / "real.json").write_text("")
     for command in (LOCKSTEP, NATIVE):
