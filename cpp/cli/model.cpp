@@ -44,7 +44,8 @@ std::string resolve_model(const std::string& model) {
     const auto program = fs::read_symlink("/proc/self/exe", ec);
     for (const char* place : {"../" LOCKSTEP_SITE_PACKAGES "/lockstep/embedded", "../share/lockstep/embedded"}) {
       const auto folder = (program.parent_path() / place).lexically_normal();
-      if (!ec && fs::is_directory(folder, ec)) return folder.string();
+      std::error_code absent;
+      if (!ec && fs::is_directory(folder, absent)) return folder.string();
     }
     throw LoadError("the embedded checkpoint is not beside this program: name a checkpoint folder");
   }

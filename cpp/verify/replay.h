@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/metrics.h"
-#include "io/trace.h"
+#include "verify/golden.h"
 
 namespace lockstep {
 
@@ -23,10 +23,6 @@ struct ReplayOptions {
   std::set<std::string> left_out;  // tensors that an export does not carry: their digests are not expected
   std::function<void(const std::string&)> say;
 };
-
-/// The trace in `path`, if it is golden: recorded from Hugging Face with inputs and outputs of sublayers and a digest
-/// per tensor. Raises LoadError.
-std::shared_ptr<const Trace> open_golden(const std::string& path);
 
 /// The data of `lockstep-native verify --json`. The digests are compared first, then every promised point of every
 /// forward, run with the trace's thread count. Where torch or the CPU's capability is another than the trace's, bits
