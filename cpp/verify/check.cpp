@@ -29,6 +29,15 @@ std::string tensor_text(const std::string& dtype, const std::vector<int64_t>& sh
   return fmt::format("{} {} sha256 {}", dtype, shape_text(shape), sha256);
 }
 
+std::string bytes_text(const json& stated) { return tensor_text(stated["dtype"], stated["shape"], stated["sha256"]); }
+/// Where a tensor came from and what became of it.
+std::string origin_text(const json& stated) {
+  const auto& source = stated["source"];
+  return fmt::format("{} {} of {}, conversion {}, {} changed", source["dtype"].get<std::string>(),
+                     source["sha256"].get<std::string>(), source["file"].get<std::string>(),
+                     stated["conversion"].get<std::string>(), stated["changed"].dump());
+}
+
 /// One check in progress: rows of files and tensors.
 class Check {
  public:
@@ -160,28 +169,59 @@ void Check::source(const json& manifest, const std::string& folder) {
   if (!stated["max_shard_size"].is_null()) options.max_shard_size = stated["max_shard_size"].get<uint64_t>();
   options.text_only = stated["keep"] == "text";
   const auto plan = plan_export(*source, options);
+  const auto& checkpoint = source->checkpoint();
+  const auto digests = checkpoint.digests();
+  std::map<std::string, FileDigest> read;  // of the source
+  const auto file = [&](const std::string& name) -> const FileDigest& {
+    const auto it = read.find(name);
+    if (it != read.end()) return it->second;
+    say_("reading " + name + " of the source");
+    return read[name] = digest_file((fs::path(folder) / name).string());
+  };
   std::set<std::string> derived;
   for (const auto& [shard, tensors] : plan.shards) {
     for (const auto& t : tensors) {
-      say_("deriving " + t.info.name);
-      derived.insert(t.info.name);
-      const auto expected = tensor_text(t.info.dtype, t.info.shape, exported_digest(source->checkpoint(), t));
-      const auto it = manifest["tensors"].find(t.info.name);
-      row(tensors_, t.info.name + " of the source", expected,
-          it == manifest["tensors"].end() ? kAbsent : tensor_text((*it)["dtype"], (*it)["shape"], (*it)["sha256"]));
+      const auto& name = t.info.name;
+      say_("deriving " + name);
+      derived.insert(name);
+      Sha256 sha;
+      const auto changed =
+          exported_bytes(checkpoint, t, [&](const char* data, size_t size) { sha.update(data, size); });
+      const auto expected = stated_tensor(t, shard, sha.hex(), digests.at(name), file(t.source_file).sha256, changed);
+      const auto it = manifest["tensors"].find(name);
+      const bool stated = it != manifest["tensors"].end();
+      row(tensors_, name + " of the source", bytes_text(expected), stated ? bytes_text(*it) : kAbsent);
+      if (stated) row(tensors_, "the origin of " + name, origin_text(expected), origin_text(*it));
     }
   }
   for (const auto& [name, _] : manifest["tensors"].items()) {
     if (!derived.count(name)) row(tensors_, name + " of the source", kAbsent, "a tensor that the source does not have");
   }
-  const auto of_file = [&](const std::string& name, const FileDigest& digest) {
+  const auto of_file = [&](const std::string& name, const std::string& from, const FileDigest& digest) {
     const auto it = manifest["files"].find(name);
-    row(files_, name + " of the source", file_text(digest), it == manifest["files"].end() ? kAbsent : file_text(*it));
+    const bool stated = it != manifest["files"].end();
+    row(files_, name + " of the source", file_text(digest), stated ? file_text(*it) : kAbsent);
+    if (stated) row(files_, "the origin of " + name, from, (*it)["from"]);
   };
   Sha256 config;
   config.update(plan.config);
-  of_file("config.json", {plan.config.size(), config.hex()});
-  for (const auto& name : plan.files) of_file(name, digest_file((fs::path(folder) / name).string()));
+  of_file("config.json", options.dtype ? "dtype" : "source", {plan.config.size(), config.hex()});
+  for (const auto& name : plan.files) of_file(name, "source", file(name));
+  file("config.json");
+  for (const auto& name : checkpoint.file_names()) file(name);
+  for (const auto& [name, digest] : read) {
+    const auto it = manifest["source"]["files"].find(name);
+    row(files_, "the source's " + name, file_text(digest),
+        it == manifest["source"]["files"].end() ? kAbsent : file_text(*it));
+  }
+  for (const auto& [name, _] : manifest["source"]["files"].items()) {
+    if (!read.count(name)) row(files_, "the source's " + name, kAbsent, "a file that nothing was made of");
+  }
+  row(files_, "the source's tensors together", digest_of(checkpoint, digests), manifest["source"]["digest"]);
+  const auto left_out = [&](const char* kind, const std::vector<std::string>& expected) {
+    row(files_, fmt::format("{} left out", kind), json(expected).dump(), manifest["left_out"][kind].dump());
+  };
+  left_out("tensors", plan.tensors_left_out), left_out("files", plan.files_left_out);
   source->checkpoint().check_unchanged();
 }
 

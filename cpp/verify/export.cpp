@@ -1,6 +1,7 @@
 #include "verify/export.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -18,9 +19,15 @@ using nlohmann::json;
 
 namespace {
 
+bool is_mount_point(const std::string& folder) {
+  struct stat own, above;
+  return ::stat(folder.c_str(), &own) == 0 && ::stat((folder + "/..").c_str(), &above) == 0 &&
+         own.st_dev != above.st_dev;
+}
+
 /// -> `out` with its parent resolved. Raises LoadError for a place that an export must not take.
 std::string checked_target(const std::string& source, const std::string& out) {
-  fs::path at = fs::path(out).lexically_normal();
+  fs::path at(out);
   if (!at.has_filename()) at = at.parent_path();  // out/ is out
   std::error_code ec;
   if (out.empty() || at.filename().empty() || at.filename() == "." || at.filename() == "..") {
@@ -40,17 +47,13 @@ std::string checked_target(const std::string& source, const std::string& out) {
   }
   if (fs::exists(target, ec)) {
     if (!fs::is_directory(target, ec)) throw LoadError(fmt::format("{}: is there and no folder", out));
+    if (is_mount_point(target.string()))
+      throw LoadError(
+          fmt::format("{}: is a mount point, which nothing can take the place of; name a folder in it", out));
     if (!fs::is_empty(target, ec))
       throw LoadError(fmt::format("{}: is not empty; name a new folder, or remove it", out));
   }
   return target.string();
-}
-
-/// none, exact (every number of the source's dtype is one of the other) or nearest_even.
-const char* conversion_of(const PlannedTensor& t) {
-  if (!t.converted()) return "none";
-  const auto to = torch_dtype(t.info.dtype);
-  return at::promoteTypes(torch_dtype(t.source_dtype), to) == to ? "exact" : "nearest_even";
 }
 
 }  // namespace
@@ -107,17 +110,7 @@ void Export::write(const Say& say) {
         source_sha.update(checkpoint.bytes(info.name).data(), checkpoint.bytes(info.name).size());
         before = source_sha.hex();
       }
-      tensors_[info.name] = {{"dtype", info.dtype},
-                             {"shape", info.shape},
-                             {"file", name},
-                             {"sha256", digest},
-                             {"conversion", conversion_of(t)},
-                             {"changed", changed},
-                             {"source",
-                              {{"dtype", t.source_dtype},
-                               {"file", t.source_file},
-                               {"file_sha256", source_files_[t.source_file]["sha256"]},
-                               {"sha256", before}}}};
+      tensors_[info.name] = stated_tensor(t, name, digest, before, source_files_[t.source_file]["sha256"], changed);
     }
     writer.finish();
     add_file(name, "weights", digest_file((fs::path(folder()) / name).string()));

@@ -23,6 +23,8 @@ class Export {
   /// Where it is written until finish(): a checkpoint folder.
   const std::string& folder() const { return staged_.path(); }
   const ExportPlan& plan() const { return plan_; }
+  /// What the manifest states of each tensor, once write() is done.
+  const nlohmann::json& tensors() const { return tensors_; }
   /// How many folders of interrupted exports to the same place were removed.
   int removed() const { return staged_.removed(); }
 

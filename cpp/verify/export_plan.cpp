@@ -15,6 +15,7 @@
 namespace lockstep {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 namespace {
@@ -139,6 +140,13 @@ int64_t overflows(const Checkpoint& source, const PlannedTensor& t) {
   return count;
 }
 
+/// none, exact (every number of the source's dtype is one of the other) or nearest_even.
+const char* conversion_of(const PlannedTensor& t) {
+  if (!t.converted()) return "none";
+  const auto to = torch_dtype(t.info.dtype);
+  return at::promoteTypes(torch_dtype(t.source_dtype), to) == to ? "exact" : "nearest_even";
+}
+
 }  // namespace
 
 uint64_t parse_size(const std::string& text) {
@@ -214,10 +222,17 @@ int64_t exported_bytes(const Checkpoint& source, const PlannedTensor& tensor,
   return changed;
 }
 
-std::string exported_digest(const Checkpoint& source, const PlannedTensor& tensor) {
-  Sha256 sha;
-  exported_bytes(source, tensor, [&](const char* data, size_t size) { sha.update(data, size); });
-  return sha.hex();
+json stated_tensor(const PlannedTensor& t, const std::string& shard, const std::string& sha256,
+                   const std::string& source_sha256, const std::string& file_sha256, int64_t changed) {
+  return {
+      {"dtype", t.info.dtype},
+      {"shape", t.info.shape},
+      {"file", shard},
+      {"sha256", sha256},
+      {"conversion", conversion_of(t)},
+      {"changed", changed},
+      {"source",
+       {{"dtype", t.source_dtype}, {"file", t.source_file}, {"file_sha256", file_sha256}, {"sha256", source_sha256}}}};
 }
 
 }  // namespace lockstep

@@ -53,7 +53,9 @@ ExportPlan plan_export(const Mirror& source, const ExportOptions& options);
 int64_t exported_bytes(const Checkpoint& source, const PlannedTensor& tensor,
                        const std::function<void(const char*, size_t)>& take);
 
-/// SHA-256 of exported_bytes().
-std::string exported_digest(const Checkpoint& source, const PlannedTensor& tensor);
+/// What the manifest states of a tensor in the file `shard`: SHA-256 of its bytes there and in the source, and of the
+/// source's file; elements that the conversion changed.
+nlohmann::json stated_tensor(const PlannedTensor& tensor, const std::string& shard, const std::string& sha256,
+                             const std::string& source_sha256, const std::string& file_sha256, int64_t changed);
 
 }  // namespace lockstep

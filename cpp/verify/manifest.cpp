@@ -118,6 +118,9 @@ json read_manifest(const std::string& text, const std::string& where) {
   expect(m["model"], where + " /model",
          {{"digest", type::string}, {"family", type::string}, {"layer_types", type::array}});
   expect(m["source"], where + " /source", {{"digest", type::string}, {"files", type::object}});
+  for (const auto& [name, file] : m["source"]["files"].items()) {
+    expect(file, where + " /source/files/" + name, {{"bytes", type::number_unsigned}, {"sha256", type::string}});
+  }
   expect(m["options"], where + " /options",
          {{"dtype", m["options"].value("dtype", json()).is_null() ? type::null : type::string},
           {"keep", type::string},
@@ -132,6 +135,11 @@ json read_manifest(const std::string& text, const std::string& where) {
     }
   }
   for (const auto& [name, tensor] : m["tensors"].items()) {
+    const auto& origin = tensor["source"];
+    const auto file = m["source"]["files"].find(origin["file"].get<std::string>());
+    if (file == m["source"]["files"].end() || (*file)["sha256"] != origin["file_sha256"]) {
+      throw LoadError(fmt::format("{} /tensors/{}/source: not a file that /source/files states", where, name));
+    }
     if (tensor["conversion"] == "none" && tensor["sha256"] != tensor["source"]["sha256"]) {
       throw LoadError(fmt::format("{} /tensors/{}: not converted, and yet other bytes than its source's", where, name));
     }

@@ -238,10 +238,36 @@ def test_who_signs_an_edited_manifest_again_is_seen_by_the_digest(exported: Path
     assert bad_rows(lockstep.check(exported, digest=digest)) == []
 
 
+@pytest.mark.parametrize(
+    "edit, named",
+    [
+        (lambda m: m["source"].update(digest="0" * 64), "the source's tensors together"),
+        (lambda m: m["source"]["files"]["config.json"].update(sha256="0" * 64), "the source's config.json"),
+        (lambda m: m["source"]["files"].update(more={"bytes": 1, "sha256": "0" * 64}), "the source's more"),
+        (lambda m: m["source"]["files"].pop("LICENSE"), "the source's LICENSE"),
+        (lambda m: m["tensors"]["lm_head.weight"].update(changed=3), "the origin of lm_head.weight"),
+        (lambda m: m["tensors"]["lm_head.weight"].update(conversion="exact"), "the origin of lm_head.weight"),
+        (lambda m: m["tensors"]["lm_head.weight"]["source"].update(dtype="F16"), "the origin of lm_head.weight"),
+        (lambda m: m["files"]["LICENSE"].update({"from": "weights"}), "the origin of LICENSE"),
+        (lambda m: m["left_out"]["files"].append("README.md"), "files left out"),
+    ],
+)
+def test_what_a_manifest_says_of_its_source_is_held_against_it(
+    source: Path, exported: Path, tmp_path: Path, edit: Callable[[Any], Any], named: str
+) -> None:
+    """Whoever signs a manifest again can state anything of the source; with the source there, it is seen."""
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    edit_manifest(copy, edit, True)
+    assert exporting.check(copy)["exit_code"] == 0
+    assert bad_rows(exporting.check(copy, source=source)) == [named]
+
+
 def test_an_export_of_another_source_is_seen(source: Path, exported: Path, tmp_path: Path) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     other = edited(source, tmp_path / "other", lambda t: t.update({name: t[name] + 1}))
-    assert bad_rows(lockstep.check(exported, source=other)) == [f"{name} of the source"]
+    together = ["the source's model.safetensors", "the source's tensors together", "files left out"]
+    assert bad_rows(lockstep.check(exported, source=other)) == [*together, f"{name} of the source", f"the origin of {name}"]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +275,10 @@ def test_an_export_of_another_source_is_seen(source: Path, exported: Path, tmp_p
     [
         (lambda m: m.update(format_version=2), "/format_version: 2 is not known (known: 1); use the lockstep that wrote it"),
         (lambda m: m["tensors"]["mtp.ids"].pop("sha256"), "/tensors/mtp.ids/sha256: expected string, found nothing"),
+        (
+            lambda m: m["tensors"]["mtp.ids"]["source"].update(file_sha256="0" * 64),
+            "/tensors/mtp.ids/source: not a file that /source/files states",
+        ),
         (lambda m: m.pop("files"), " /files: expected object, found nothing"),
         (lambda m: m.update(more=1), " /more: unknown key"),
         (lambda m: m["options"].update(keep="lie"), "/options/keep: expected all or text"),
