@@ -6,7 +6,9 @@
 #include "bind/convert.h"
 #include "io/trace.h"
 #include "models/mirror.h"
+#include "verify/compare_traces.h"
 #include "verify/hypotheses.h"
+#include "verify/len130.h"
 
 namespace lockstep {
 
@@ -39,10 +41,10 @@ py::list forwards_of(const Trace& trace) {
 py::object run_bisect(const std::string& folder, std::shared_ptr<Trace> reference, std::shared_ptr<Trace> candidate,
                       const std::string& dtype, const std::string& attn, const at::Tensor& len130, bool values,
                       bool causes, bool thorough, bool points, const std::set<std::string>& without,
-                      const py::function& progress) {
+                      const py::function& progress, const std::set<std::string>& only) {
   BisectOptions options;
   options.dtype = dtype, options.attn = attn, options.values = values, options.causes = causes;
-  options.thorough = thorough, options.points = points, options.without = without;
+  options.thorough = thorough, options.points = points, options.without = without, options.only = only;
   options.len130 = {"len130", len130, {}, {}, ""};
   options.progress = [&](const std::string& text) {
     py::gil_scoped_acquire acquire;
@@ -126,7 +128,27 @@ void bind_bisect(py::module_& m) {
 
   m.def("bisect", &run_bisect, py::arg("folder"), py::arg("reference"), py::arg("candidate"), py::arg("dtype"),
         py::arg("attn"), py::arg("len130"), py::arg("values"), py::arg("causes"), py::arg("thorough"),
-        py::arg("points"), py::arg("without"), py::arg("progress"));
+        py::arg("points"), py::arg("without"), py::arg("progress"), py::arg("only") = std::set<std::string>());
+  m.def(
+      "same_inputs",
+      [](const Trace& a, const std::string& a_name, const Trace& b, const std::string& b_name) {
+        same_inputs({a, a_name}, {b, b_name});
+      },
+      py::arg("a"), py::arg("a_name"), py::arg("b"), py::arg("b_name"));
+  m.def(
+      "compare_traces",
+      [](const Trace& a, const std::string& a_name, const Trace& b, const std::string& b_name, double atol, double rtol,
+         bool bitwise) {
+        nlohmann::json data;
+        {
+          py::gil_scoped_release release;
+          data = compare_traces({a, a_name}, {b, b_name}, {atol, rtol}, bitwise);
+        }
+        return to_python(data);
+      },
+      py::arg("a"), py::arg("a_name"), py::arg("b"), py::arg("b_name"), py::arg("atol"), py::arg("rtol"),
+      py::arg("bitwise"));
+  m.def("len130_ids", &len130_ids, py::arg("vocab"));
   m.def("hypotheses", [] {
     nlohmann::json list = nlohmann::json::array();
     for (const auto& h : hypotheses()) {

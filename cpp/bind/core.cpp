@@ -171,6 +171,8 @@ PYBIND11_MODULE(_core, m) {
       .def(
           "bind", [](Mirror& self, const std::string& dtype) { self.bind(parse_dtype(dtype)); }, py::arg("dtype"),
           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "stream", [](Mirror& self, const std::string& dtype) { self.stream(parse_dtype(dtype)); }, py::arg("dtype"))
       .def("describe", &describe)
       .def("check_unchanged", [](const Mirror& self) { self.checkpoint().check_unchanged(); })
       .def(
@@ -242,6 +244,7 @@ PYBIND11_MODULE(_core, m) {
            }),
            py::arg("source"), py::arg("mirror"), py::arg("dtype"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
       .def("bind", &Provenance::bind, py::call_guard<py::gil_scoped_release>())
+      .def("lend", &Provenance::lend, py::arg("name"), py::arg("value"), py::call_guard<py::gil_scoped_release>())
       .def("still", &Provenance::still, py::arg("name"), py::arg("value"), py::call_guard<py::gil_scoped_release>())
       .def("compare_files", &Provenance::compare_files, py::call_guard<py::gil_scoped_release>())
       .def("reference_parameter", &Provenance::reference_parameter, py::arg("name"), py::arg("value"),

@@ -29,7 +29,7 @@ int check(const Options& options) {
     const MovingLine line(options.quiet);
     return check_export(options.folder, wanted, [&](const std::string& text) { line.show(text); });
   }();
-  if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
+  if (options.json_file) write_text_whole(*options.json_file, report_text(data));
   for (const auto& line : check_lines(data, options.quiet ? 0 : kShown)) std::cout << line << '\n';
   return data["exit_code"].get<int>();
 }

@@ -10,7 +10,10 @@ namespace lockstep::cli {
 using Action = std::function<int()>;
 
 /// Each adds its command to `app` and sets `chosen` when it is the one that was asked for.
+void add_bisect(CLI::App& app, Action& chosen);
 void add_check(CLI::App& app, Action& chosen);
+void add_compare(CLI::App& app, Action& chosen);
+void add_export(CLI::App& app, Action& chosen);
 void add_generate(CLI::App& app, Action& chosen);
 void add_names(CLI::App& app, Action& chosen);
 void add_tokenize(CLI::App& app, Action& chosen);

@@ -27,7 +27,10 @@ int run(int count, char** arguments) {
       "lockstep-native");
   app.require_subcommand(1);
   lockstep::cli::Action chosen;
+  lockstep::cli::add_bisect(app, chosen);
   lockstep::cli::add_check(app, chosen);
+  lockstep::cli::add_compare(app, chosen);
+  lockstep::cli::add_export(app, chosen);
   lockstep::cli::add_generate(app, chosen);
   lockstep::cli::add_names(app, chosen);
   lockstep::cli::add_tokenize(app, chosen);

@@ -36,6 +36,17 @@ void check_writable(const std::string& option, const std::optional<std::string>&
   }
 }
 
+std::string report_text(const nlohmann::json& data) {
+  nlohmann::ordered_json ordered;
+  for (const char* key : {"format_version", "command", "verdict", "model", "pedigree", "seconds", "exit_code"}) {
+    if (const auto it = data.find(key); it != data.end()) ordered[key] = *it;
+  }
+  for (const auto& [key, value] : data.items()) {
+    if (!ordered.contains(key)) ordered[key] = value;
+  }
+  return ordered.dump(1) + "\n";
+}
+
 MovingLine::MovingLine(bool quiet) : moves_(!quiet && ::isatty(STDERR_FILENO)) {}
 
 void MovingLine::show(const std::string& text) const {

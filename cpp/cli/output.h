@@ -1,6 +1,7 @@
 // What the native commands write: progress on a terminal, and files that must not be what is read.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@ namespace lockstep::cli {
 /// Raises InputError, before any work is done, for an output that is one of `inputs` or lies inside of one.
 void check_writable(const std::string& option, const std::optional<std::string>& path,
                     const std::vector<std::string>& inputs);
+
+/// A report as a file: the keys that every command's JSON begins with first.
+std::string report_text(const nlohmann::json& data);
 
 /// One moving line on stderr, where that is a terminal; gone at its end.
 class MovingLine {

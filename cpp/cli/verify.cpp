@@ -18,7 +18,7 @@ namespace {
 struct Options {
   std::string model, golden;
   double atol = 1e-5, rtol = 0;
-  bool bitwise = false, quiet = false, gate_stated = false;
+  bool bitwise = false, stream = false, quiet = false, gate_stated = false;
   std::optional<std::string> accept, json_file, junit;
 };
 
@@ -40,14 +40,14 @@ int verify(const Options& options) {
   if (options.json_file && options.junit && *options.json_file == *options.junit) {
     throw InputError(fmt::format("--json and --junit both name {}: expected two files", *options.junit));
   }
-  wanted.bitwise = options.bitwise, wanted.accept_rounding = options.accept.has_value();
+  wanted.stream = options.stream, wanted.bitwise = options.bitwise, wanted.accept_rounding = options.accept.has_value();
   const auto golden = open_golden(options.golden);
   const auto data = [&] {
     const MovingLine line(options.quiet);
     wanted.say = [&](const std::string& text) { line.show(text); };
     return replay(folder, golden, wanted);
   }();
-  if (options.json_file) write_text_whole(*options.json_file, data.dump(1) + "\n");
+  if (options.json_file) write_text_whole(*options.json_file, report_text(data));
   if (options.junit) write_text_whole(*options.junit, replay_junit(data));
   auto lines = replay_lines(data);
   if (options.quiet) lines.erase(lines.begin(), lines.end() - 1);
@@ -67,6 +67,8 @@ void add_verify(CLI::App& app, Action& chosen) {
       "--atol", options->atol, "Largest |difference| that passes; left out, only the same bits do on the same machine");
   auto* rtol = command->add_option("--rtol", options->rtol, "Added to atol: rtol times |reference|");
   command->add_flag("--bitwise", options->bitwise, "Only the same bits pass");
+  command->add_flag("--stream", options->stream,
+                    "One layer's weights in memory at a time: for a model bigger than memory");
   command->add_option("--accept", options->accept,
                       "rounding: what the local check against float64 calls rounding passes too");
   command->add_option("--json", options->json_file, "Write the whole report here, also when it is bad");

@@ -10,15 +10,31 @@
 namespace lockstep {
 
 at::Tensor CausalLM::forward(Run& run, const Inputs& inputs, const std::function<void()>& between) {
-  auto state = begin(run, inputs);
+  State state;
+  step(run, state, inputs, -1);
   if (run.cache) run.cache->spoiled = true;
   for (int64_t i = 0; i < layers(); ++i) {
     if (between) between();
-    layer(run, state, i);
+    step(run, state, inputs, i);
   }
-  const auto logits = end(run, state);
+  const auto logits = step(run, state, inputs, layers());
   if (run.cache) run.cache->spoiled = false;
   return logits;
+}
+
+at::Tensor CausalLM::step(Run& run, State& state, const Inputs& inputs, int64_t index) {
+  if (before_step) before_step(index);
+  if (index == layers()) {
+    auto logits = end(run, state);
+    if (before_step) before_step(index + 1);
+    return logits;
+  }
+  if (index < 0) {
+    state = begin(run, inputs);
+  } else {
+    layer(run, state, index);
+  }
+  return {};
 }
 
 at::Tensor CausalLM::kept_positions(const Run& run, const at::Tensor& hidden_states) {

@@ -46,6 +46,12 @@ class CausalLM : public Module {
   virtual void layer(Run& run, State& state, int64_t index) = 0;  // one decoder layer
   virtual at::Tensor end(Run& run, State& state) = 0;             // final norm and head -> logits [B, T or kept, V]
   virtual int64_t layers() const = 0;
+  /// The steps by number: -1 the embedding, 0 to layers() - 1 a layer, layers() final norm and head -> logits; of any
+  /// other an undefined tensor.
+  at::Tensor step(Run& run, State& state, const Inputs& inputs, int64_t index);
+  /// Told of each step before it begins, and of layers() + 1 once the last is done: whoever keeps no weights in memory
+  /// brings them, and takes them away.
+  std::function<void(int64_t)> before_step;
   /// Masks, cos and sin of a forward whose hidden states have the dtype of `hidden_states` (any size); needs no weight.
   virtual Context context(Run& run, const at::Tensor& hidden_states, const Inputs& inputs) = 0;
   virtual const Mechanisms& mechanisms() const = 0;

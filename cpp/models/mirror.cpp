@@ -1,6 +1,7 @@
 #include "models/mirror.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include "core/error.h"
 
@@ -16,6 +17,14 @@ std::vector<WantedTensor> wanted_of(const std::vector<Parameter*>& parameters) {
 
 BuiltModel build(const Checkpoint& checkpoint) {
   return build_model(checkpoint.config(), checkpoint.folder() + "/config.json");
+}
+
+/// The step of CausalLM::step() that computes with a parameter.
+int64_t step_of(const std::string& parameter, int64_t layers) {
+  static const std::string kLayers = "model.layers.";
+  if (parameter == kEmbedding) return -1;
+  if (parameter.compare(0, kLayers.size(), kLayers) != 0) return layers;
+  return std::stoll(parameter.substr(kLayers.size()));
 }
 
 }  // namespace
@@ -45,10 +54,35 @@ void Mirror::bind(at::ScalarType dtype) {
 void Mirror::share(const std::string& parameter, const at::Tensor& value) { by_name_.at(parameter)->value = value; }
 
 void Mirror::bind_rest(at::ScalarType dtype) {
+  if (streams()) return;
   for (auto* p : parameters_) {
     if (!p->value.defined() && !(p->name == kHead && match_.tied)) p->value = file_tensor(p->name).to(dtype);
   }
   if (match_.tied) by_name_.at(kHead)->value = by_name_.at(kEmbedding)->value;
+}
+
+void Mirror::stream(at::ScalarType dtype) {
+#ifdef M_MMAP_THRESHOLD
+  // What is freed goes back to the system at once. Left to itself glibc keeps what is up to 32 MB for later, and a
+  // layer's tensors are.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
+  for (auto* p : parameters_) p->value = at::Tensor();
+  model_->before_step = [this, dtype](int64_t step) { hold(step, dtype); };
+}
+
+void Mirror::stop_streaming() {
+  model_->before_step = {};
+  for (auto* p : parameters_) p->value = at::Tensor();
+}
+
+void Mirror::hold(int64_t step, at::ScalarType dtype) {
+  for (auto* p : parameters_) {
+    if (step_of(p->name, model_->layers()) != step) p->value = at::Tensor();
+  }
+  for (auto* p : parameters_) {
+    if (step_of(p->name, model_->layers()) == step && !p->value.defined()) p->value = file_tensor(p->name).to(dtype);
+  }
 }
 
 int64_t Mirror::parameter_count() const {

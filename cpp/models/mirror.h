@@ -22,8 +22,13 @@ class Mirror {
   void bind(at::ScalarType dtype);
   /// Gives one parameter a tensor that has been proved equal to the file's after the cast (no second copy).
   void share(const std::string& parameter, const at::Tensor& value);
-  /// Binds what is not yet bound.
+  /// Binds what is not yet bound; nothing while the weights are streamed.
   void bind_rest(at::ScalarType dtype);
+  /// From now on each step of a forward gets its weights in `dtype` as it begins, and they go when another step begins:
+  /// memory does not grow with depth. What was shared for a step before it begins is used.
+  void stream(at::ScalarType dtype);
+  void stop_streaming();
+  bool streams() const { return bool(model_->before_step); }
 
   /// The file's tensor of a parameter, in the file's dtype. A tied head is the embedding.
   at::Tensor file_tensor(const std::string& parameter) const;
@@ -43,6 +48,7 @@ class Mirror {
 
  private:
   explicit Mirror(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  void hold(int64_t step, at::ScalarType dtype);
 
   Checkpoint checkpoint_;
   const Family* family_ = nullptr;

@@ -46,6 +46,7 @@ class Bisection {
   json run() {
     const auto& all = check_.sublayers();
     for (size_t i = 0; i < all.size(); ++i) {
+      if (!wanted(all[i].path)) continue;
       if (options_.progress)
         options_.progress(fmt::format("local check: {} ({} of {})", all[i].path, i + 1, all.size()));
       sublayer(all[i]);
@@ -92,6 +93,12 @@ class Bisection {
   void add(const std::string& name, std::shared_ptr<const Trace> trace) {
     check_.add_side(name, trace);
     traces_.emplace_back(name, std::move(trace));
+  }
+
+  bool wanted(const std::string& path) const {
+    return options_.only.empty() || std::any_of(options_.only.begin(), options_.only.end(), [&](const auto& part) {
+             return path == part || path.compare(0, part.size() + 1, part + ".") == 0;
+           });
   }
 
   static bool ends_in_input(const std::string& point) {

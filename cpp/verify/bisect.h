@@ -19,6 +19,7 @@ struct BisectOptions {
   bool thorough = false;          // every hypothesis on every sublayer
   bool points = false;            // report every judged point of every side
   std::set<std::string> without;  // hypotheses left out
+  std::set<std::string> only;     // judge the sublayers at or under these paths alone; all of them if empty
   TraceForward len130;            // the forward whose floor counts everywhere
   std::function<void(const std::string&)> progress;
 };

@@ -129,7 +129,7 @@ void Evaluator::sums(const Sublayer& layer, const Given& given, const Arithmetic
 Trace Evaluator::whole(const TraceForward& forward, const std::string& dtype, const std::string& attn,
                        const std::string& variant) {
   at::NoGradGuard no_grad;
-  mirror_->bind(dtype_);
+  mirror_->stream(dtype_);
   struct Copies final : Recorder {
     std::vector<std::pair<std::string, at::Tensor>> list;
     void record(const std::string& point, const at::Tensor& value) override { list.emplace_back(point, value.clone()); }
@@ -137,7 +137,7 @@ Trace Evaluator::whole(const TraceForward& forward, const std::string& dtype, co
   auto cache = mirror_->model().new_cache();
   Run run(Variant::named(variant), attn == "eager" ? Attn::eager : Attn::sdpa, Level::all, &copies, &cache);
   mirror_->model().forward(run, {forward.ids, forward.positions, forward.mask});
-  for (const auto* p : mirror_->parameters()) mirror_->share(p->name, at::Tensor());
+  mirror_->stop_streaming();
   // It has a cache because something continues it: its states are points too.
   Trace trace(dtype, attn, variant, {forward, {"continued", forward.ids, {}, {}, forward.name}});
   for (const auto& [point, value] : copies.list) trace.add(forward.name, point, value);

@@ -96,14 +96,8 @@ void LockstepForward::step() {
   at::NoGradGuard no_grad;
   auto& model = mirror_.model();
   try {
-    if (next_ < 0) {
-      state_ = model.begin(run_, spec_.inputs);
-    } else if (next_ < model.layers()) {
-      model.layer(run_, state_, next_);
-    } else {
-      model.end(run_, state_);
-      state_ = {};
-    }
+    model.step(run_, state_, spec_.inputs, next_);
+    if (next_ == model.layers()) state_ = {};
   } catch (const c10::Error& e) {
     throw InputError(fmt::format("input '{}': the mirror cannot run it: {}", spec_.name, e.what_without_backtrace()));
   }

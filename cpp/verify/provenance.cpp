@@ -30,6 +30,7 @@ std::string described(const at::Tensor& t) { return shape_text(t.sizes()) + " " 
 
 Provenance::Provenance(const Mirror& source, Mirror& mirror, at::ScalarType dtype)
     : source_(source), mirror_(mirror), dtype_(dtype) {
+  if (mirror_.streams()) return;
   for (auto* p : mirror_.parameters()) mirror_.share(p->name, {});
 }
 
@@ -103,18 +104,34 @@ void Provenance::reference_parameter(const std::string& name, const at::Tensor& 
   }
   if (name == kEmbedding) embedding_ = value.const_data_ptr();
   const auto file = source_.file_tensor(name);
-  const bool tied_here = name == kHead && source_.match().tied && value.const_data_ptr() == embedding_;
-  if (!tied_here && file.scalar_type() != dtype_) {
+  const bool tied = name == kHead && source_.match().tied;
+  const bool tied_here = tied && value.const_data_ptr() == embedding_;
+  if (!tied_here && !(tied && mirror_.streams()) && file.scalar_type() != dtype_) {
     casts_[dtype_name(file.scalar_type()) + " -> " + dtype_name(dtype_)].push_back(name);
   }
   // A tied head in the reference's own memory has been compared as the embedding.
-  const bool equal = tied_here ? seen_[kEmbedding]
-                               : value.scalar_type() == dtype_ && value.sizes() == file.sizes() &&
-                                     first_difference_after_cast(file, value) < 0;
+  const bool equal = tied_here ? seen_[kEmbedding] : is_file(name, value);
   seen_[name] = equal;
   if (!equal && !tied_here) differ(name, value, file);
-  const bool same_file = &source_ == &mirror_ || (same_file_.count(name) && same_file_[name]);
-  if (equal && same_file && file.scalar_type() != dtype_) mirror_.share(name, value.detach());
+  if (equal && !mirror_.streams() && may_share(name)) mirror_.share(name, value.detach());
+}
+
+void Provenance::lend(const std::string& name, const at::Tensor& value) {
+  const auto it = seen_.find(name);
+  if (it != seen_.end() && it->second && may_share(name) && is_file(name, value)) mirror_.share(name, value.detach());
+}
+
+/// Is it, bit for bit, the source's tensor after the run's cast?
+bool Provenance::is_file(const std::string& name, const at::Tensor& value) const {
+  const auto file = source_.file_tensor(name);
+  return value.scalar_type() == dtype_ && value.sizes() == file.sizes() && first_difference_after_cast(file, value) < 0;
+}
+
+/// Is a cast needed that both sides would make of the same bytes?
+bool Provenance::may_share(const std::string& name) const {
+  const auto same = same_file_.find(name);
+  const bool same_file = &source_ == &mirror_ || (same != same_file_.end() && same->second);
+  return same_file && source_.file_tensor(name).scalar_type() != dtype_;
 }
 
 void Provenance::reference_inv_freq(const at::Tensor& value) {
@@ -135,10 +152,8 @@ void Provenance::bind() {
 void Provenance::still(const std::string& name, const at::Tensor& value) {
   const auto it = seen_.find(name);
   if (it == seen_.end() || !it->second) return;  // named already
-  const auto file = source_.file_tensor(name);
-  if (value.scalar_type() == dtype_ && value.sizes() == file.sizes() && first_difference_after_cast(file, value) < 0)
-    return;
-  differ(name, value, file);
+  if (is_file(name, value)) return;
+  differ(name, value, source_.file_tensor(name));
   differing_.back()["note"] = "it changed during the run";
 }
 

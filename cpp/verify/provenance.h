@@ -25,6 +25,9 @@ class Provenance {
   /// Holds one parameter of the reference against the source's tensor after the cast. Where it is proved equal and a
   /// cast was needed, the mirror shares the reference's tensor: no second copy.
   void reference_parameter(const std::string& name, const at::Tensor& value);
+  /// Of a mirror whose weights are streamed: gives it the reference's tensor for the step to come, if it was proved
+  /// equal and still is, so that the largest one is not cast a second time.
+  void lend(const std::string& name, const at::Tensor& value);
   /// Holds a buffer that is in no file against its formula.
   void reference_inv_freq(const at::Tensor& value);
   /// Names the parameters the reference lacks and binds the rest of the mirror.
@@ -39,6 +42,8 @@ class Provenance {
   void compare_ignored();
   void differ(const std::string& tensor, const at::Tensor& reference, const at::Tensor& mirror);
   void differ(const std::string& what, const nlohmann::json& reference, const nlohmann::json& mirror);
+  bool is_file(const std::string& name, const at::Tensor& value) const;
+  bool may_share(const std::string& name) const;
   const Mirror& source_;
   Mirror& mirror_;
   const at::ScalarType dtype_;

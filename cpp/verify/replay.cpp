@@ -56,7 +56,11 @@ class Replay {
     check_forwards();
     provenance();
     const auto dtype = *run_dtype(golden_->dtype());
-    mirror_->bind(dtype);
+    if (options_.stream) {
+      mirror_->stream(dtype);
+    } else {
+      mirror_->bind(dtype);
+    }
     seconds_["load"] = seconds_since(start);
     forwards();
     const bool same_machine = same_release() && same_capability();

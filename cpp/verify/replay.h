@@ -18,6 +18,7 @@ namespace lockstep {
 struct ReplayOptions {
   std::optional<Gate> gate;  // stated: what agrees within it passes; else only the same bits do, on the same machine
   bool bitwise = false, accept_rounding = false;
+  bool stream = false;  // one layer's weights in memory at a time
   /// Digests that the model's tensors had before they were converted, by name; else those of its files are computed.
   std::optional<std::map<std::string, std::string>> digests;
   std::set<std::string> left_out;  // tensors that an export does not carry: their digests are not expected

@@ -11,23 +11,30 @@ import torch
 from . import trace_file
 from .capture import STATES
 from .inputs import Forward, to_json
-from .native import InputError, _core
+from .native import _core
 
 CACHE_STATES = tuple(state for state in STATES if state not in ("cos", "sin"))
+
+
+Keep = Callable[[torch.Tensor], torch.Tensor]
+
+
+def cloned(value: torch.Tensor) -> torch.Tensor:
+    return value.clone(memory_format=torch.contiguous_format)
 
 
 class Recording:
     """A sink for captures that fills a trace, one forward at a time."""
 
-    def __init__(self, dtype: str, attn: str, variant: str, forwards: Iterable[Forward]) -> None:
-        self.forwards = list(forwards)
+    def __init__(self, dtype: str, attn: str, variant: str, forwards: Iterable[Forward], keep: Keep | None = None) -> None:
+        """keep: copies a tensor to where it stays, by default into memory."""
+        self.forwards, self.keep = list(forwards), keep or cloned
         self.trace = _core.Trace(dtype, attn, variant, [as_dict(f) for f in self.forwards])
         self.forward = ""
 
     def capture(self, point: str, value: torch.Tensor) -> None:
         # The clone is what keeps a later in-place change, of the cache's states say, out of the recording.
-        kept = value.detach().to("cpu").clone(memory_format=torch.contiguous_format)
-        self.trace.add(self.forward, point, kept)
+        self.trace.add(self.forward, point, self.keep(value.detach().to("cpu")))
 
     def layer_done(self, index: int) -> None: ...
     def head_done(self) -> None: ...
@@ -89,22 +96,4 @@ def write(trace: _core.Trace, path: str | os.PathLike[str], described: dict[str,
 
 def same_inputs(a: _core.Trace, b: _core.Trace, names: tuple[str, str]) -> None:
     """raises InputError naming the first forward of `b` whose ids, positions, mask or past `a` has otherwise"""
-    if a.dtype != b.dtype:
-        raise InputError(f"dtype: {names[0]} is {a.dtype}, {names[1]} is {b.dtype}; expected traces of one dtype")
-    known = {f["name"]: f for f in a.forwards}
-    for f in b.forwards:
-        other = known.get(f["name"])
-        if other is None:
-            raise InputError(f"input {f['name']!r}: {names[1]} has it, {names[0]} does not; expected traces of the same inputs")
-        for key in ("ids", "positions", "mask"):
-            x, y = other[key], f[key]
-            if (x is None) != (y is None) or (x is not None and (x.shape != y.shape or not torch.equal(x, y))):
-                raise InputError(f"input {f['name']!r}: {key} of {names[0]} and {names[1]} differ; expected the same inputs")
-        if other["past"] != f["past"]:
-            raise InputError(
-                f"input {f['name']!r}: past is {other['past']!r} in {names[0]} and {f['past']!r} in {names[1]}; "
-                "expected the same inputs"
-            )
-    missing = [name for name in known if name not in {f["name"] for f in b.forwards}]
-    if missing:
-        raise InputError(f"input {missing[0]!r}: {names[0]} has it, {names[1]} does not; expected traces of the same inputs")
+    _core.same_inputs(a, names[0], b, names[1])
