@@ -54,6 +54,7 @@ def bisect(
     points: bool,
     without: set[str],
     progress: Callable[[str], None],
+    only: set[str] = ...,
 ) -> dict[str, Any]:
     """{drift, faults, notes, power, projections, points, judged, not_compared, extra, skipped_rows, cost}; power and
     projections with thorough only. raises LoadError, InputError"""
@@ -101,6 +102,9 @@ class Mirror:
     @staticmethod
     def open(folder: str) -> Mirror: ...
     def bind(self, dtype: str) -> None: ...
+    def stream(self, dtype: str) -> None:
+        """Each step of a forward gets its weights as it begins, and they go when another begins."""
+
     def describe(self) -> dict[str, Any]: ...
     def check_unchanged(self) -> None: ...
     def parameter(self, name: str) -> torch.Tensor: ...
@@ -186,6 +190,9 @@ class Provenance:
     def __init__(self, source: Mirror, mirror: Mirror, dtype: str) -> None: ...
     def compare_files(self) -> None: ...
     def bind(self) -> None: ...
+    def lend(self, name: str, value: torch.Tensor) -> None:
+        """Gives a streaming mirror the reference's tensor for the step to come, if it was proved equal and still is."""
+
     def still(self, name: str, value: torch.Tensor) -> None: ...
     def reference_parameter(self, name: str, value: torch.Tensor) -> None: ...
     def reference_inv_freq(self, value: torch.Tensor) -> None: ...
@@ -262,6 +269,15 @@ def check_export(
 def check_lines(data: dict[str, Any], shown: int) -> list[str]:
     """The bad rows of a check, at most `shown`, and its closing line."""
 
+def same_inputs(a: Trace, a_name: str, b: Trace, b_name: str) -> None:
+    """raises InputError naming the first forward whose ids, positions, mask or past the two have otherwise"""
+
+def compare_traces(a: Trace, a_name: str, b: Trace, b_name: str, atol: float, rtol: float, bitwise: bool) -> dict[str, Any]:
+    """The data of `lockstep compare --json` but for `seconds`. raises InputError for traces of different inputs"""
+
+def len130_ids(vocab: int) -> torch.Tensor:
+    """ids [1, 130] of the default input len130."""
+
 def settle_rounding(points: list[dict[str, Any]], judged: list[dict[str, Any]], layers: int) -> list[dict[str, Any]]:
     """`points` with floor, ratio, and `rounding` where both sides are within the bound; judged: bisect's `points`."""
 
@@ -272,6 +288,7 @@ def replay(
     rtol: float = 0.0,
     bitwise: bool = False,
     accept_rounding: bool = False,
+    stream: bool = False,
     digests: dict[str, str] | None = None,
     left_out: set[str] = ...,
     progress: Callable[[str], None] | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import engines, hub, operations, preflight, stress
+from . import distributed, engines, hub, judging, operations, preflight, stress
 from . import inputs as given
 from .engines import live
 from .engines.hf import HfEngine
@@ -71,6 +71,8 @@ def bisect(
     revision: str | None = None,
     patch: Patch | None = None,
     reference: engines.Recorded | None = None,
+    stream: bool = False,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Findings:
     """Judge a candidate by the local check, sublayer by sublayer, against the truth of the checkpoint.
@@ -79,7 +81,8 @@ def bisect(
     patch: changes the reference, as verify's. points: `all` judges the values inside of every sublayer too. without:
     hypotheses that are left out. steps: instead of the inputs, the first of them and so many single tokens over its cache, in one
     shot and in parts too. reference: an earlier recording of the reference on the same inputs, at `all` points, taken
-    as it is. raises LoadError for what cannot be loaded and InputError for what cannot be run.
+    as it is. stream: of a trace file, with one layer's weights in memory at a time. ray: `local`, or a
+    cluster's address: sublayers are judged as Ray tasks. raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
@@ -98,11 +101,16 @@ def bisect(
         if isinstance(engine, str):
             engine = engines.choose(engine, folder, about, dtype, attn, timeout, None if names is None else Path(names))
         run = _Bisection(folder, source, about, engine, patch, attn, points, say)
-        run.given_reference = reference
+        run.given_reference, run.stream = reference, stream
+        if stream and not run.is_file:
+            raise InputError("--stream: expected a trace file as the candidate; another engine holds its own weights")
+        if stream and patch is not None:
+            raise InputError("stream and patch: expected at most one of them")
         run.choose_inputs(prompt, ids, inputs, steps)
         run.record()
         run.parameters()
-        run.judge(thorough, list(without))
+        with distributed.workers(ray, model, folder, source.digest() if ray else "", distributed.threads_of(threads)) as workers:
+            run.judge(thorough, list(without), workers)
         run.stress(list(without))
         run.operations()
         return run.findings()
@@ -118,6 +126,7 @@ class _Bisection:
         self.folder, self.source, self.about, self.engine, self.patch = folder, source, about, engine, patch
         self.attn, self.points, self.say = attn, points, say
         self.given_reference: engines.Recorded | None = None
+        self.stream = False  # neither the reference's weights nor its recordings stay in memory
         self.seconds: dict[str, float] = {}
         self.started = time.perf_counter()
         self.is_file = isinstance(engine, engines.trace_engine())
@@ -162,7 +171,7 @@ class _Bisection:
         if not self.forwards or self.engine.dtype == "float64":
             return None
         self.say("recording the reference")
-        engine = HfEngine(self.folder, self.about, self.engine.dtype, self.attn, patch=self.patch)
+        engine = HfEngine(self.folder, self.about, self.engine.dtype, self.attn, patch=self.patch, stream=self.stream)
         recorded = engine.record(self.forwards, "all")
         assert engine.reference is not None
         preflight.run(engine.reference, self.source, self.forwards, "sublayer")
@@ -233,24 +242,24 @@ class _Bisection:
             self.operations_ran = operations.name_operations(self.result["faults"], candidate, reference, self.forwards)
         self.seconds["operations"] = time.perf_counter() - started
 
-    def judge(self, thorough: bool, without: list[str]) -> None:
+    def judge(self, thorough: bool, without: list[str], workers: distributed.Workers) -> None:
         started = time.perf_counter()
         named = {f.name: f for f in given.default_inputs(self.about["vocab"], self.about["mrope"])}
         self.len130 = named["len130"].ids
-        self.result = _core.bisect(
-            str(self.folder),
+        self.result = judging.judge(
+            workers,
             None if self.reference is None else self.reference.trace,
             self.recorded.trace,
             self.engine.dtype,
             self.engine.attn,
             self.len130,
+            layers=len(self.about["layer_types"]),
             values=self.points == "all",
-            causes=True,
             thorough=thorough,
-            points=False,
-            without=set(without),
-            progress=self.say,
+            without=without,
+            say=self.say,
         )
+        self.workers = workers.seen
         if self.is_file:
             self.recorded.trace.check_unchanged()
         self.seconds["judge"] = time.perf_counter() - started
@@ -306,6 +315,7 @@ class _Bisection:
                     # Operations need a second one, which shows what each suspect is called with.
                     "candidate_forwards": int(not self.is_file) + int(self.operations_ran > 0),
                     "operations": self.operations_ran,
+                    **({"workers": self.workers} if self.workers else {}),
                     "stress": self.stress_cost,
                 },
                 "coverage": {

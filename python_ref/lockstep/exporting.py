@@ -54,13 +54,14 @@ def export(
     accept: str | None = None,
     threads: int | None = None,
     revision: str | None = None,
+    stream: bool = False,
     progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Exported:
     """Verifies `model`, writes it, reads every byte back, verifies what was written, and only then makes `out` appear.
 
     dtype: converts the model's parameters, each by one rounding to nearest even. max_shard_size: bytes, or like 5GB. keep: all,
-    or text, which leaves out what the family ignores. accept: rounding, as in verify(); it is recorded.
+    or text, which leaves out what the family ignores. accept: rounding, as in verify(); it is recorded. stream: as in verify().
     raises LoadError for a model or an `out` that cannot be taken, InputError for options
     """
     say = progress or (lambda _: None)
@@ -81,7 +82,12 @@ def export(
 
         def verified(checkpoint: Path, what: str) -> verification.Report:
             return verification.verify(
-                checkpoint, dtype=RUN_DTYPE, accept=accept, threads=threads, progress=lambda text: say(f"{what}: {text}")
+                checkpoint,
+                dtype=RUN_DTYPE,
+                accept=accept,
+                threads=threads,
+                stream=stream,
+                progress=lambda text: say(f"{what}: {text}"),
             )
 
         before = verified(folder, "source")
@@ -117,12 +123,13 @@ def check(
     source: str | os.PathLike[str] | None = None,
     digest: str | None = None,
     replay: str | os.PathLike[str] | None = None,
+    stream: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The data of `lockstep check --json`: is everything in `folder` as its manifest states, and nothing else there?
 
     source: a checkpoint from which every exported tensor is derived once more. digest: what the manifest's must be. replay: a
-    golden trace of the source, which `folder` must reproduce.
+    golden trace of the source, which `folder` must reproduce; stream: with one layer's weights in memory at a time.
     raises LoadError or InputError
     """
     started = time.perf_counter()
@@ -134,7 +141,9 @@ def check(
         manifest = json.loads((Path(folder) / "lockstep.manifest.json").read_text(encoding="utf-8"))
         digests = {name: tensor["source"]["sha256"] for name, tensor in manifest["tensors"].items()}
         left_out = set(manifest["left_out"]["tensors"])
-        found = _core.replay(os.fspath(folder), os.fspath(replay), digests=digests, left_out=left_out, progress=progress)
+        found = _core.replay(
+            os.fspath(folder), os.fspath(replay), stream=stream, digests=digests, left_out=left_out, progress=progress
+        )
         data["replay"] = found
         data["verdict"], data["exit_code"] = worst([data["verdict"], found["verdict"]]), found["exit_code"]
     head = {key: data[key] for key in ("format_version", "command", "verdict", "model")}

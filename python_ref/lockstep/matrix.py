@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from . import hub
+from . import distributed, hub
 from . import inputs as given
-from .engines.hf import HfEngine
+from .engines.hf import HfEngine, trace_of
 from .inputs import Forward
 from .native import InputError, _core
 from .options import Progress, check_options, thread_count
@@ -34,11 +34,13 @@ def matrix(
     timeout: float | None = None,
     threads: int | None = None,
     revision: str | None = None,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """The data of `lockstep matrix --json`: each environment's recording against that of the one before it.
 
-    pythons: virtual environments or their python programs; transformers and torch are all that is needed there.
+    pythons: virtual environments or their python programs; transformers and torch are all that is needed there. ray: `local`,
+    or a cluster's address: recordings and comparisons are Ray tasks.
     raises LoadError, InputError
     """
     say = progress or (lambda _: None)
@@ -60,29 +62,36 @@ def matrix(
     rows: Points = []
     pairs: list[dict[str, Any]] = []
     environments: list[dict[str, Any]] = []
-    with thread_count(threads) as count:
-        for dtype in dtypes:
-            for attn in attns:
-                before: _core.Trace | None = None
-                for program in programs:
-                    say(f"recording {program} ({dtype}, {attn})")
-                    trace = HfEngine(folder, about, dtype, attn, str(program), timeout).record(forwards, "all").trace
-                    environment = {key: trace.manifest.get(key) for key in ("transformers", "torch", "cpu_capability")}
-                    if len(environments) < len(programs):
-                        environments.append({"python": str(program), **environment})
-                    if before is not None:
-                        found, summary = _pair(folder, about, before, trace, dtype, attn, say)
-                        rows += found
-                        pairs.append(summary)
-                    before = trace
+    digest = source.digest()
+    ways = [(dtype, attn) for dtype in dtypes for attn in attns]
+    with thread_count(threads) as count, distributed.workers(ray, model, folder, digest, count) as workers:
+        wanted = [(str(program), dtype, attn) for dtype, attn in ways for program in programs]
+        recorded = workers.map(
+            _recorded,
+            [(about, *want, timeout, given.to_json(forwards)) for want in wanted],
+            lambda i: say(f"recording {i + 1} of {len(wanted)}: {', '.join(wanted[i])}" if i < len(wanted) else "recorded"),
+        )
+        for program, (_, environment) in zip(programs, recorded, strict=False):
+            environments.append({"python": str(program), **environment})
+        shared = [workers.share_bytes(data) for data, _ in recorded]
+        chosen = [(i, i + 1, *ways[i // len(programs)]) for i in range(len(wanted)) if (i + 1) % len(programs)]
+        found = workers.map(
+            _pair,
+            [(about, dtype, attn, *shared[a], *shared[b]) for a, b, dtype, attn in chosen],
+            lambda i: say(f"comparing: pair {min(i + 1, len(chosen))} of {len(chosen)}"),
+        )
+        for pair_rows, summary in found:
+            rows += pair_rows
+            pairs.append(summary)
     verdict = worst(pair["verdict"] for pair in pairs)
     return {
         "format_version": FORMAT_VERSION,
         "command": "matrix",
         "verdict": verdict,
-        "model": {"family": about["family"], "layer_types": about["layer_types"], "digest": source.digest()},
+        "model": {"family": about["family"], "layer_types": about["layer_types"], "digest": digest},
         "pedigree": {"environments": environments, "threads": count, "torch": torch.__version__},
         "seconds": {"total": round(time.perf_counter() - started, 3)},
+        "cost": {"workers": workers.seen},
         "exit_code": int(not passes(verdict, bitwise, accept_rounding=not bitwise)),
         "options": {"dtypes": list(dtypes), "attns": list(attns), "bitwise": bitwise},
         "pairs": pairs,
@@ -98,10 +107,26 @@ def _program(place: str | os.PathLike[str]) -> Path:
     return program
 
 
+def _recorded(
+    folder: Path,
+    about: dict[str, Any],
+    program: str,
+    dtype: str,
+    attn: str,
+    timeout: float | None,
+    forwards: list[dict[str, Any]],
+) -> tuple[bytes, dict[str, Any]]:
+    """One environment's recording -> (the bytes of its trace file, what ran)."""
+    file = HfEngine(folder, about, dtype, attn, program, timeout).recorded_elsewhere(given.from_json(forwards), "all")
+    manifest = trace_of(file).manifest
+    return file, {key: manifest.get(key) for key in ("transformers", "torch", "cpu_capability")}
+
+
 def _pair(
-    folder: Path, about: dict[str, Any], a: _core.Trace, b: _core.Trace, dtype: str, attn: str, say: Progress
+    folder: Path, about: dict[str, Any], dtype: str, attn: str, key_a: str, file_a: bytes, key_b: str, file_b: bytes
 ) -> tuple[Points, dict[str, Any]]:
     """-> (one row per point, the worst of all inputs; the summary of the pair)"""
+    a, b = distributed.received((key_a, file_a)), distributed.received((key_b, file_b))
     names = (str(a.manifest.get("transformers")), str(b.manifest.get("transformers")))
     same_inputs(a, b, names)
     compared, only = _compared(a, b)
@@ -109,11 +134,10 @@ def _pair(
     for p in compared:
         p["floor"] = p["ratio"] = p["reference_ratio"] = None
     if differing:
-        say(f"local check: {names[0]} against {names[1]} ({dtype}, {attn})")
         len130 = {f.name: f for f in given.default_inputs(about["vocab"], about["mrope"])}["len130"].ids
         found = _core.bisect(
             str(folder), a, b, dtype, attn, len130, values=True, causes=False, thorough=False, points=True, without=set(),
-            progress=say,
+            progress=lambda _: None,
         )  # fmt: skip
         settled = _core.settle_rounding(differing, found["points"], len(about["layer_types"]))
         for p, with_floor in zip(differing, settled, strict=True):

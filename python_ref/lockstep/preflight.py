@@ -128,14 +128,21 @@ def _check_split(reference: Reference, parts: list[Forward], name: str, points: 
 def _in_parts(reference: Reference, parts: list[Forward], capture: Capture | None) -> torch.Tensor:
     """Logits [B, T of all parts, V] of forwards that continue one another."""
     caches = Caches(parts, reference.new_cache)
-    logits = []
+    whole: torch.Tensor | None = None
+    begin = 0
     for f in parts:
         cache = caches.take(f)
         if capture is not None:
             capture.cache = cache
-        logits.append(reference.forward(f, cache))
+        logits = reference.forward(f, cache)
         caches.leave(f, cache)
-    return torch.cat(logits, dim=1)
+        if whole is None:  # filled part by part: logits are the largest tensors there are
+            whole = logits.new_empty((logits.shape[0], sum(p.ids.shape[1] for p in parts), logits.shape[2]))
+        whole[:, begin : begin + logits.shape[1]] = logits
+        begin += logits.shape[1]
+        del logits
+    assert whole is not None
+    return whole
 
 
 def _check_packed(reference: Reference, f: Forward) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import hf_model
+from . import hf_model, streaming
 from .inputs import Forward
 from .native import Error, InputError, LoadError
 
@@ -38,14 +38,22 @@ class Reference:
     attn: str
     variant: str
     pedigree: dict[str, Any] = field(default_factory=dict)
+    streamed: streaming.Streamed | None = None
 
     @classmethod
     def load(
-        cls, folder: Path, about: dict[str, Any], dtype: str, attn: str, patch: Callable[[Any], Any] | None = None
+        cls,
+        folder: Path,
+        about: dict[str, Any],
+        dtype: str,
+        attn: str,
+        patch: Callable[[Any], Any] | None = None,
+        stream: bool = False,
     ) -> Reference:
         """from_pretrained with everything stated; `patch` may change the model or return another. raises LoadError
 
-        about: what _core.Mirror.describe() says of the same folder (hf_class, tied, layer_types).
+        about: what _core.Mirror.describe() says of the same folder (hf_class, tied, layer_types). stream: on the meta device,
+        filled module by module as it runs.
         """
         if torch.is_autocast_enabled("cpu"):
             raise InputError("autocast is on: it gives other bits; run Lockstep outside of torch.autocast")
@@ -56,8 +64,14 @@ class Reference:
             raise LoadError(
                 f"transformers {transformers.__version__} has no {about['hf_class']}; expected one of {', '.join(MEASURED)}"
             )
+        info: dict[str, Any] = {}  # a streamed model's names are held against the file's by provenance
         try:
-            model, info = hf_model.load(folder, about["hf_class"], dtype, attn, about["tied"])
+            if stream:
+                model = streaming.load(folder, about["hf_class"], dtype, attn, about["tied"])
+            else:
+                model, info = hf_model.load(folder, about["hf_class"], dtype, attn, about["tied"])
+        except LoadError:
+            raise
         except Exception as error:  # transformers raises anything here; the reason's first line is what helps
             reason = (str(error).strip().splitlines() or [""])[0]
             raise LoadError(
@@ -68,6 +82,8 @@ class Reference:
         if patch is not None:
             model = patched(model, patch)
         reference = cls(model, modeling, dtype, attn, hf_model.variant_of())
+        if stream:
+            reference.streamed = streaming.Streamed(model, folder)
         reference.pedigree = {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
@@ -122,6 +138,9 @@ class Reference:
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every parameter by its name, a tied one under each of its names."""
+        if self.streamed is not None:
+            yield from self.streamed.parameters()
+            return
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             if not parameter.is_meta:  # no memory, no value: provenance names it as absent
                 yield name, parameter.detach().cpu()

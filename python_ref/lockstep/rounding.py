@@ -12,6 +12,7 @@ from .engines.mirror import MirrorEngine
 from .inputs import Forward
 from .native import _core
 from .reference import Reference
+from .streaming import Spill
 
 
 def judge(
@@ -35,13 +36,14 @@ def judge(
     if not differing:
         return
     say("local check: is it rounding?")
+    stream = reference.streamed is not None
     named = {f.name: f for f in given.default_inputs(about["vocab"], about["mrope"])}
     theirs, dropped = record_live(
         reference.model, reference.modeling, forwards, "all", dtype=reference.dtype, attn=reference.attn,
-        variant=reference.variant, vocab=about["vocab"], who="transformers",
+        variant=reference.variant, vocab=about["vocab"], who="transformers", keep=Spill() if stream else None,
     )  # fmt: skip
     assert not dropped
-    mine = MirrorEngine(mirror_folder, about, reference.dtype, reference.attn).record(forwards, "all")
+    mine = MirrorEngine(mirror_folder, about, reference.dtype, reference.attn, stream=stream).record(forwards, "all")
     found = _core.bisect(
         str(folder), theirs, mine.trace, reference.dtype, reference.attn, named["len130"].ids, values=level == "all",
         causes=False, thorough=False, points=True, without=set(), progress=say,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from .capture import Capture
 from .native import InputError, _core
 from .options import Progress, check_inputs, check_options, thread_count
 from .reference import Caches, Reference
+from .streaming import PeakMemory
 from .verdicts import passes, worst
 
 FORMAT_VERSION = 1
@@ -78,6 +80,7 @@ def verify(
     threads: int | None = None,
     revision: str | None = None,
     patch: Callable[[Any], Any] | None = None,
+    stream: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Judge the mirror against Hugging Face on one checkpoint.
@@ -85,7 +88,8 @@ def verify(
     model: a folder, a hub id, or None for the embedded checkpoint. At most one of prompt, ids and inputs (a JSON file with
     a list of forwards {name, ids, positions, mask, past}, or the list itself) replaces the default inputs. mirror: another
     folder whose weights the mirror gets. accept: `rounding` passes what the local check calls rounding (and raises `points` to
-    sublayer). patch: called with the loaded HF model before it is judged; it changes it or returns another.
+    sublayer). patch: called with the loaded HF model before it is judged; it changes it or returns another. stream: one layer's
+    weights of each side in memory at a time, for a model bigger than memory; the same bits, and slower.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
     say = progress or (lambda _: None)
@@ -97,8 +101,10 @@ def verify(
     if accept and points == "layer":
         points = "sublayer"
     check_inputs(prompt, ids, inputs)
-    with thread_count(threads):
-        run = _Run(dtype, attn, points, atol, rtol, bitwise, accept is not None, say)
+    if stream and patch is not None:
+        raise InputError("stream and patch: expected at most one of them; a streamed model has no weights when patch is called")
+    with thread_count(threads), PeakMemory() if stream else contextlib.nullcontext() as memory:
+        run = _Run(dtype, attn, points, atol, rtol, bitwise, accept is not None, stream, say)
         run.load(hub.resolve(model, revision), None if mirror is None else hub.resolve(mirror), patch)
         run.choose_inputs(prompt, ids, inputs)
         run.provenance()
@@ -106,15 +112,16 @@ def verify(
         run.lockstep()
         run.rounding()
         run.provenance_holds()
-        return run.report()
+        return run.report(None if memory is None else memory.peak)
 
 
 class _Run:
     """One verification in progress, leg by leg."""
 
     def __init__(
-        self, dtype: str, attn: str, points: str, atol: float, rtol: float, bitwise: bool, accept: bool, say: Progress
-    ) -> None:
+        self, dtype: str, attn: str, points: str, atol: float, rtol: float, bitwise: bool, accept: bool, stream: bool, say: Progress
+    ) -> None:  # fmt: skip
+        self.stream = stream
         self.dtype, self.attn, self.level, self.say = dtype, attn, points, say
         self.atol, self.rtol, self.bitwise, self.accept = atol, rtol, bitwise, accept
         self.seconds: dict[str, float] = {}
@@ -142,7 +149,9 @@ class _Run:
                 self.mirror_about = {"digest": self.mirror.digest(), "dtypes": about["dtypes"], "notes": about["notes"]}
         with self._phase("reference_load"):
             self.say(f"loading {self.about['hf_class']} in {self.dtype}")
-            self.reference = Reference.load(folder, self.about, self.dtype, self.attn, patch)
+            self.reference = Reference.load(folder, self.about, self.dtype, self.attn, patch, self.stream)
+            if self.stream:
+                self.mirror.stream(self.dtype)
 
     def choose_inputs(
         self,
@@ -160,6 +169,7 @@ class _Run:
             leg.compare_files()
             for name, parameter in self.reference.parameters():
                 leg.reference_parameter(name, parameter)
+                del parameter  # a streamed one goes before the next comes
             inv_freq = self.reference.inv_freq()
             if inv_freq is not None:
                 leg.reference_inv_freq(inv_freq.cpu())
@@ -176,6 +186,7 @@ class _Run:
         with self._phase("provenance_after"):
             for name, parameter in self.reference.parameters():
                 self.provenance_check.still(name, parameter)
+                del parameter
             self.provenance_leg = self.provenance_check.finish()
 
     def lockstep(self) -> None:
@@ -186,6 +197,8 @@ class _Run:
         varies = Varies()
         mirror_seconds = 0.0
         self.points, self.fired, self.logits, self.raised = [], [], [], []
+        if self.reference.streamed is not None:
+            self.reference.streamed.lend = self.provenance_check.lend
         with self._phase("lockstep"), Capture(self.reference.model, self.reference.modeling, self.level) as capture:
             for i, f in enumerate(self.forwards, start=1):
                 self.say(f"lockstep: {f.name} ({i} of {len(self.forwards)})")
@@ -239,7 +252,7 @@ class _Run:
                 forwards=self.forwards, level=self.level, say=self.say,
             )  # fmt: skip
 
-    def report(self) -> Report:
+    def report(self, peak_memory: int | None) -> Report:
         lockstep_verdict = worst([p["verdict"] for p in self.points] + ["missing"] * len(self.raised))
         provenance_verdict = self.provenance_leg["verdict"]
         verdict = worst((lockstep_verdict, provenance_verdict))
@@ -275,7 +288,9 @@ class _Run:
                     "rtol": self.rtol,
                     "bitwise": self.bitwise,
                     "accept": "rounding" if self.accept else None,
+                    "stream": self.stream,
                 },
+                "peak_rss_anon": peak_memory,
                 "mirror": self.mirror_about,
                 "legs": {
                     "provenance": self.provenance_leg,

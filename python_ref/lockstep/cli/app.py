@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .interrupts import leaving
-from .options import MODEL_HELP
+from .options import MODEL_HELP, RAY_HELP, STREAM_HELP
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def verify(
     mirror: Annotated[
         str | None, typer.Option(help="A folder whose weights the mirror gets instead (a converted or edited copy).")
     ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help=STREAM_HELP)] = False,
     threads: Annotated[int | None, typer.Option(help="Threads of both sides; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the whole report here, also when it is bad.")] = None,
@@ -88,7 +89,7 @@ def verify(
     with progress(quiet) as say:
         report = verification.verify(
             folder, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, atol=atol, rtol=rtol,
-            bitwise=bitwise, accept=accept, mirror=other, threads=threads, progress=say,
+            bitwise=bitwise, accept=accept, mirror=other, threads=threads, stream=stream, progress=say,
         )  # fmt: skip
     data = report.data
     if json_file:
@@ -137,6 +138,8 @@ def bisect(
         Path | None, typer.Option("--map", help="A JSON object from a file.py:factory's module paths to Hugging Face's.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that the candidate may take.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help=STREAM_HELP)] = False,
+    ray: Annotated[str | None, typer.Option(help=RAY_HELP)] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of both sides; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the findings here, also when they are bad.")] = None,
@@ -165,8 +168,8 @@ def bisect(
         raise InputError(f"--json and --junit both name {json_file}: expected two files")
     with progress(quiet) as say:
         found = bisection.bisect(
-            folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough, steps=steps,
-            timeout=timeout, names=name_map, threads=threads, progress=say,
+            model if ray else folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough,
+            steps=steps, timeout=timeout, names=name_map, threads=threads, stream=stream, ray=ray, revision=revision if ray else None, progress=say,
         )  # fmt: skip
     if json_file:
         files.write_text(json_file, files.json_text(found.data))

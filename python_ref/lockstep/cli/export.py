@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app, readers_may_leave
-from .options import MODEL_HELP
+from .options import MODEL_HELP, STREAM_HELP
 from .progress import line, progress
 
 
@@ -24,6 +24,7 @@ def export(
     ] = None,
     keep: Annotated[str, typer.Option(help="all, or text: leaves out tensors that no text model computes with.")] = "all",
     accept: Annotated[str | None, typer.Option(help="rounding: as in verify; the manifest records it.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help=STREAM_HELP)] = False,
     threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the whole report here, also when it is bad.")] = None,
@@ -47,7 +48,7 @@ def export(
     with progress(quiet) as say:
         found = exporting.export(
             folder, out, dtype=dtype, max_shard_size=max_shard_size, keep=keep, accept=accept, threads=threads,
-            progress=say, note=lambda text: line(f"note: {text}"),
+            stream=stream, progress=say, note=lambda text: line(f"note: {text}"),
         )  # fmt: skip
     data = found.data
     if json_file:
@@ -89,6 +90,7 @@ def check(
     ] = None,
     digest: Annotated[str | None, typer.Option(help="The digest that the export printed: the manifest must have it.")] = None,
     replay: Annotated[Path | None, typer.Option(help="A golden trace of the source: the export must reproduce it.")] = None,
+    stream: Annotated[bool, typer.Option("--stream", help=STREAM_HELP)] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every file's and tensor's row here.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no rows: the closing line alone.")] = False,
 ) -> int:
@@ -103,7 +105,7 @@ def check(
     at = hub.resolve(folder)
     files.check_writable("--json", json_file, [at, replay, Path(source) if source and Path(source).exists() else None])
     with progress(quiet) as say:
-        data = exporting.check(at, source=source, digest=digest, replay=replay, progress=say)
+        data = exporting.check(at, source=source, digest=digest, replay=replay, stream=stream, progress=say)
     if json_file:
         files.write_text(json_file, files.json_text(data))
     with readers_may_leave():

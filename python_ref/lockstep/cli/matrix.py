@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import _console, app, readers_may_leave
-from .options import MODEL_HELP
+from .options import MODEL_HELP, RAY_HELP
 from .progress import progress
 
 
@@ -24,6 +24,7 @@ def matrix(
     inputs: Annotated[Path | None, typer.Option(help="A JSON file with a list of forwards, instead of a golden trace's.")] = None,
     bitwise: Annotated[bool, typer.Option("--bitwise", help="Only the same bits pass; else rounding does.")] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds that one environment may take.")] = None,
+    ray: Annotated[str | None, typer.Option(help=RAY_HELP)] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     json_file: Annotated[
@@ -51,8 +52,8 @@ def matrix(
         files.check_writable(option, path, [folder, inputs])
     with progress(quiet) as say:
         data = module.matrix(
-            folder, python or [], dtypes=dtype or ["float32"], attns=attn or ["sdpa"], inputs=inputs, bitwise=bitwise,
-            timeout=timeout, threads=threads, progress=say,
+            model if ray else folder, python or [], dtypes=dtype or ["float32"], attns=attn or ["sdpa"], inputs=inputs, bitwise=bitwise,
+            timeout=timeout, threads=threads, revision=revision if ray else None, ray=ray, progress=say,
         )  # fmt: skip
     if json_file:
         files.write_text(json_file, files.json_text(data))

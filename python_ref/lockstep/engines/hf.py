@@ -13,6 +13,7 @@ from typing import Any
 from ..inputs import Forward, to_json
 from ..native import InputError, _core
 from ..reference import Reference
+from ..streaming import Spill
 from . import Recorded, live
 
 KEYS = ("attn", "dtype", "python")
@@ -36,13 +37,13 @@ def from_text(what: str, folder: Path, about: dict[str, Any], dtype: str, attn: 
 
 
 class HfEngine:
-    """patch: as verify's, in this process only."""
+    """patch: as verify's, in this process only; stream: neither weights nor recordings stay in memory."""
 
     def __init__(
         self, folder: Path, about: dict[str, Any], dtype: str, attn: str, python: str | None = None,
-        timeout: float | None = None, patch: Callable[[Any], Any] | None = None, stress: bool = True,
+        timeout: float | None = None, patch: Callable[[Any], Any] | None = None, stress: bool = True, stream: bool = False,
     ) -> None:  # fmt: skip
-        self.stress = stress
+        self.stress, self.stream = stress, stream
         self.folder, self.about, self.dtype, self.attn = folder, about, dtype, attn
         self.python, self.timeout, self.patch = python, timeout, patch
         self.reference: Reference | None = None
@@ -61,17 +62,22 @@ class HfEngine:
 
     def _here(self, forwards: list[Forward], points: str) -> Recorded:
         if self.reference is None:
-            self.reference = Reference.load(self.folder, self.about, self.dtype, self.attn, self.patch)
+            self.reference = Reference.load(self.folder, self.about, self.dtype, self.attn, self.patch, self.stream)
         reference = self.reference
         trace, dropped = live.record(
             reference.model, reference.modeling, forwards, points, dtype=self.dtype, attn=self.attn,
             variant=reference.variant, vocab=self.about["vocab"], who="transformers", timeout=self.timeout,
+            keep=Spill() if self.stream else None,
         )  # fmt: skip
         producer = {"engine": "hf", **{k: reference.pedigree[k] for k in ("transformers", "torch", "attn", "variant")}}
         return Recorded(trace, producer, dropped, reference.model, reference.modeling)
 
     def _elsewhere(self, forwards: list[Forward], points: str) -> Recorded:
-        """The worker in the other environment writes a trace; nothing of ours but three plain files runs there."""
+        trace = trace_of(self.recorded_elsewhere(forwards, points))
+        return Recorded(trace, {"engine": "hf", "python": self.python, **trace.manifest["producer"]})
+
+    def recorded_elsewhere(self, forwards: list[Forward], points: str) -> bytes:
+        """The trace file that the worker in the other environment writes; nothing of ours but three plain files runs there."""
         package = Path(__file__).parent.parent
         with tempfile.TemporaryDirectory(prefix="lockstep-") as scratch:
             job, out = Path(scratch) / "job.json", Path(scratch) / "hf.trace"
@@ -101,9 +107,15 @@ class HfEngine:
             if done.returncode != 0 or not out.is_file():
                 reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
                 raise InputError(f"{self.python}: {reason}")
-            trace = _core.Trace.open(str(out))  # the mapping outlives the folder
-        manifest = trace.manifest
-        return Recorded(trace, {"engine": "hf", "python": self.python, **manifest["producer"]})
+            return out.read_bytes()
+
+
+def trace_of(file: bytes) -> _core.Trace:
+    """The trace in the bytes of a file: written where the mapping outlives it."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as scratch:
+        path = Path(scratch) / "hf.trace"
+        path.write_bytes(file)
+        return _core.Trace.open(str(path))
 
 
 def _threads() -> int:

@@ -16,7 +16,7 @@ from ..capture import Capture
 from ..inputs import Forward
 from ..native import Error, InputError, _core
 from ..reference import Caches
-from ..traces import Recording, without_forwards
+from ..traces import Keep, Recording, without_forwards
 
 
 def record(
@@ -31,6 +31,7 @@ def record(
     vocab: int,
     who: str,
     timeout: float | None = None,
+    keep: Keep | None = None,
 ) -> tuple[_core.Trace, dict[str, str]]:
     """-> (trace, inputs that the model cannot take). raises InputError if it raises, hangs, changes its inputs in place, or
     returns something else than logits [B, T, vocab]"""
@@ -40,7 +41,7 @@ def record(
         forwards,
         lambda f: "it takes no cache" if not takes_cache and (f.past is not None or f.name in continued) else None,
     )
-    recording = Recording(dtype, attn, variant, kept)
+    recording = Recording(dtype, attn, variant, kept, keep)
     caches = Caches(kept, lambda: hf_model.new_cache(model))
     with Capture(model, modeling, points) as capture, time_limit(timeout, who):
         for f in kept:

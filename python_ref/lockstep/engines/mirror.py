@@ -13,20 +13,21 @@ from ..inputs import Forward
 from ..native import _core
 from ..operations import Calls, CallsOf, Candidate, Ran, Stream, chain_of, on_input
 from ..reference import Caches
+from ..streaming import Spill
 from ..traces import Recording
 from . import Recorded
 
 
 class MirrorEngine:
     """The C++ model, by the installed transformers' variant. hypothesis: changes its run, for tests of the judge; fast: as
-    `generate --fast` computes."""
+    `generate --fast` computes; stream: neither weights nor recordings stay in memory."""
 
     def __init__(
         self, folder: Path, about: dict[str, Any], dtype: str, attn: str, hypothesis: tuple[str, str] | None = None,
-        fast: bool = False,
+        fast: bool = False, stream: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.dtype, self.attn = folder, dtype, attn
-        self.hypothesis, self.fast = hypothesis, fast
+        self.hypothesis, self.fast, self.stream = hypothesis, fast, stream
 
     def beside(self, reference: Recorded, trace: _core.Trace) -> Candidate:
         """What names the mirror's operations. trace: what record() gave; reference: the live HF model's."""
@@ -35,9 +36,13 @@ class MirrorEngine:
     def record(self, forwards: list[Forward], points: str) -> Recorded:
         """Every forward in order, caches handed over."""
         mirror = _core.Mirror.open(str(self.folder))
-        mirror.bind(self.dtype)
+        if self.stream:
+            mirror.stream(self.dtype)
+        else:
+            mirror.bind(self.dtype)
         variant = hf_model.variant_of()
         recording = Recording(self.dtype, self.attn, variant, forwards)
+        spill = Spill() if self.stream else None
         caches = Caches(forwards, mirror.new_cache, lambda cache: cache.copy())
         for f in forwards:
             cache = caches.take(f)
@@ -46,7 +51,7 @@ class MirrorEngine:
             )
             caches.leave(f, cache)
             for point, value in captured.items():
-                recording.trace.add(f.name, point, value)
+                recording.trace.add(f.name, point, value if spill is None else spill(value))
         return Recorded(recording.trace, {"engine": "mirror", "torch": torch.__version__, "variant": variant})
 
 

@@ -98,6 +98,8 @@ def show_verify(data: dict[str, Any], console: Console, decode: Decode | None) -
 def closing(data: dict[str, Any]) -> str:
     """The one line at the end: the verdict and the seconds."""
     seconds = f"{data['seconds']['total']:.1f} s"
+    if data["peak_rss_anon"]:
+        seconds += f", peak RssAnon {data['peak_rss_anon'] / 1e6:,.0f} MB (sampled)"
     if data["exit_code"] == 2:
         return f"[bold yellow]could not judge[/] (reference: {', '.join(data['pedigree']['failed'])}; points {data['verdict']}) in {seconds}"
     word = "[bold green]passes[/]" if data["exit_code"] == 0 else "[bold red]fails[/]"
