@@ -1,16 +1,17 @@
-"""What makes a trace golden: a reference that may be trusted, and what a replay needs beside the recordings."""
+"""What makes a trace golden: a reference that may be trusted, what a replay needs beside the recordings, and the replay."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from . import hub, preflight
 from . import inputs as given
-from . import preflight
 from .inputs import Forward
 from .native import InputError, _core
-from .options import Progress
+from .options import Progress, check_gate, check_options
 from .reference import Reference
-from .verification import Varies
+from .verification import Report, Varies
 
 
 def vouched(
@@ -58,3 +59,29 @@ def vouched(
         "kernels": reference.pedigree["kernels"],
         "len130": len130.ids[0].tolist(),
     }
+
+
+def replay(
+    model: str | os.PathLike[str] | None,
+    golden: str | os.PathLike[str],
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    bitwise: bool = False,
+    accept: str | None = None,
+    revision: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """`lockstep-native verify MODEL --golden FILE`: is the mirror what Hugging Face was when the trace was recorded?
+
+    raises LoadError or InputError
+    """
+    stated = atol is not None or rtol is not None
+    atol, rtol = 1e-5 if atol is None else atol, 0.0 if rtol is None else rtol
+    check_options("float32", "sdpa", "sublayer", atol, rtol, None)
+    check_gate(bitwise, accept)
+    folder = hub.resolve(model, revision)
+    data = _core.replay(
+        str(folder), os.fspath(golden), atol if stated else None, rtol, bitwise, accept is not None, progress=progress
+    )
+    return Report(data, folder)

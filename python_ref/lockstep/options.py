@@ -31,6 +31,13 @@ def check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, 
         raise InputError(f"--threads {threads}: expected 1 to 1024")
 
 
+def check_gate(bitwise: bool, accept: str | None) -> None:
+    if accept not in (None, "rounding"):
+        raise InputError(f"--accept {accept!r}: expected rounding")
+    if accept and bitwise:
+        raise InputError("--accept rounding and --bitwise: expected at most one of them")
+
+
 def check_inputs(prompt: Any, ids: Any, inputs: Any) -> None:
     """raises InputError if more than one of them is stated"""
     if sum(x is not None for x in (prompt, ids, inputs)) > 1:

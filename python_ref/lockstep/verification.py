@@ -16,7 +16,7 @@ from . import hub, preflight, rounding
 from . import inputs as given
 from .capture import Capture
 from .native import InputError, _core
-from .options import Progress, check_inputs, check_options, thread_count
+from .options import Progress, check_gate, check_inputs, check_options, thread_count
 from .reference import Caches, Reference
 from .streaming import PeakMemory
 from .verdicts import passes, worst
@@ -94,10 +94,7 @@ def verify(
     """
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, atol, rtol, threads)
-    if accept not in (None, "rounding"):
-        raise InputError(f"--accept {accept!r}: expected rounding")
-    if accept and bitwise:
-        raise InputError("--accept rounding and --bitwise: expected at most one of them")
+    check_gate(bitwise, accept)
     if accept and points == "layer":
         points = "sublayer"
     check_inputs(prompt, ids, inputs)
