@@ -2,7 +2,7 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, decode, tokenize, lockstep, provenance, operations, load or memory; all of them if left out. Times are
+NAME is forward, decode, tokenize, lockstep, provenance, operations, load, memory, replay or ray; all of them if left out. Times are
 medians of interleaved pairs, page cache warm; a ratio compares the two members of a pair. --json writes a list of {name,
 value, unit, bar, passes, pairs}. Exit 1 where a bar is missed.
 """
@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,8 +26,9 @@ import tokenizers
 import torch
 from checkpoints import ROOT, checkpoint, tokenizer_folder
 
-from lockstep import hf_model, inputs, operations, tokenizing, verification
+from lockstep import hf_model, hub, inputs, operations, tokenizing, traces, tracing, verification
 from lockstep.native import _core
+from lockstep.reference import Caches
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 import tokenizer_lines  # noqa: E402
@@ -267,6 +269,53 @@ def bench_memory(results: Results, pairs: int) -> None:
         results.add(f"memory.verify_less_plain.{name}", whole - plain, "MB", round(bar, 1))
 
 
+def bench_replay(results: Results, pairs: int) -> None:
+    """`lockstep-native verify --golden`, from the opened folder to the verdict, against the mirror's forwards of the same inputs."""
+    for name in ("full-float32", "smollm2"):
+        with tempfile.TemporaryDirectory() as scratch:
+            replay_ratio(results, name, Path(scratch) / "golden.trace", pairs)
+
+
+def replay_ratio(results: Results, name: str, golden: Path, pairs: int) -> None:
+    folder = checkpoint(name)
+    tracing.trace(golden, folder, golden=True)
+    forwards = traces.forwards_of(_core.Trace.open(str(golden)))
+
+    def mirror_alone() -> None:
+        mirror = _core.Mirror.open(str(folder))
+        mirror.bind("float32")
+        caches = Caches(forwards, mirror.new_cache, lambda cache: cache.copy())
+        for f in forwards:
+            cache = caches.take(f)
+            mirror.forward(f.ids, f.positions, f.mask, cache)
+            caches.leave(f, cache)
+
+    ratio, found, _ = ratios(mirror_alone, lambda: _core.replay(str(folder), str(golden)), pairs)
+    results.add(f"replay.{name}", ratio, "x", 1.3, found)
+
+
+RAY = (
+    "import os, sys, lockstep\nfolder, trace, cores = sys.argv[1], sys.argv[2], int(sys.argv[3])\n"
+    "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])\n"
+    "found = lockstep.bisect(folder, trace, thorough=True, threads=1, ray='local')\nprint(found.data['seconds']['judge'])\n"
+)
+
+
+def bench_ray(results: Results, pairs: int) -> None:
+    """The local check of `bisect --thorough` on two local Ray workers of one thread each, against one: 1 / 1.7 is aimed at."""
+    folder = hub.resolve(None)
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch) / "candidate.trace"
+        tracing.trace(trace, folder, points="all")
+
+        def judged(cores: int) -> float:
+            command = [sys.executable, "-c", RAY, str(folder), str(trace), str(cores)]
+            return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+        found = [judged(2) / judged(1) for _ in range(min(pairs, 3))]
+        results.add("ray.two_workers_to_one", statistics.median(found), "x", 1 / 1.7, found)
+
+
 BENCHES: dict[str, Callable[[Results, int], None]] = {
     "forward": bench_forward,
     "decode": bench_decode,
@@ -276,6 +325,8 @@ BENCHES: dict[str, Callable[[Results, int], None]] = {
     "operations": bench_operations,
     "load": bench_load,
     "memory": bench_memory,
+    "replay": bench_replay,
+    "ray": bench_ray,
 }
 
 

@@ -1,13 +1,14 @@
 """Plants faults at seeded random layers, bisects, and counts what was found; and what two baselines find.
 
     scripts/fault_benchmark [--model embedded|smollm2] [--count N] [--seed S] [--kind NAME] [--from-trace] [--thorough]
-                            [--without-own] [--json FILE]
+                            [--without-own] [--ray ADDRESS] [--threads N] [--json FILE]
 
 found: the planted sublayer is among the faults. only: no other one is. operation: its name is one the kind may have.
 cause: the planted kind is the cause or in its `also`. --without-own bisects each once more with its own hypothesis, and those
 that cannot be told from it, taken away: what is then called a cause is a wrong one. --from-trace shows the bisection the
 candidate's recording alone: no parameters, no stress inputs, no operations. What lies below the bound is bisected again with
---thorough: proved, or listed with what the planted kind's own hypothesis came to. Exit 1 if a bar is missed.
+--thorough: proved, or listed with what the planted kind's own hypothesis came to. --ray: each plant is a Ray task. Exit 1 if a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from checkpoints import checkpoint
 
-from lockstep import bisection, faults, hub, inputs, tracing
+from lockstep import bisection, distributed, faults, hub, inputs, tracing
 from lockstep.engines import Recorded
 from lockstep.engines.hf import HfEngine
 from lockstep.engines.trace import TraceEngine
@@ -65,10 +67,9 @@ def baseline(reference: _core.Trace, candidate: _core.Trace, layers: int) -> tup
 
 
 class Bench:
-    def __init__(self, model: str, names: list[str] | None) -> None:
-        self.name = model
+    def __init__(self, model: str, folder: Path, names: list[str] | None) -> None:
+        self.name, self.folder = model, folder
         self.scratch = tempfile.TemporaryDirectory()
-        self.folder = hub.resolve(None if model == "embedded" else checkpoint(model))
         self.about = _core.Mirror.open(str(self.folder)).describe()
         self.forwards = inputs.default_inputs(self.about["vocab"], self.about["mrope"])
         if names:
@@ -157,10 +158,36 @@ class Bench:
         return row
 
 
+_benches: dict[tuple[str, str], Bench] = {}  # of a worker
+
+
+def planted(
+    folder: Path, model: str, names: list[str] | None, kind: str, layer: int, thorough: bool, from_trace: bool, without_own: bool
+) -> dict[str, Any]:
+    """The row of one plant."""
+    key = (model, str(folder))
+    if key not in _benches:
+        _benches[key] = Bench(model, folder, names)
+    bench = _benches[key]
+    plant = next(k for k in bench.kinds if k.name == kind)
+    row = bench.run(plant, layer, thorough, from_trace)
+    if without_own and row.get("found"):
+        try:
+            row["wrong_causes"] += bench.without_own(plant, layer, row)
+        except Exception as error:
+            row["error"] = f"without its own: {type(error).__name__}: {str(error).splitlines()[0]}"
+    print(json.dumps({k: v for k, v in row.items() if k not in ("model",)}), file=sys.stderr, flush=True)
+    return row
+
+
 def found_trace(engine: HfEngine) -> _core.Trace:
     """What the engine recorded last."""
     assert engine.last is not None
     return engine.last.trace
+
+
+def progress(model: str, share: int, done: int) -> None:
+    print(f"{model}: {done} of {share}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -173,29 +200,37 @@ def main() -> int:
     parser.add_argument("--from-trace", action="store_true", help="show the bisection the candidate's trace alone")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--without-own", action="store_true")
+    parser.add_argument("--ray", metavar="ADDRESS", help="local, or the address of a Ray cluster")
+    parser.add_argument("--threads", type=int, help="of each plant; the machine's cores if left out")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    threads = distributed.threads_of(options.threads)
+    torch.set_num_threads(threads)
     chosen = random.Random(options.seed)
     rows: list[dict[str, Any]] = []
     models = options.model or ["embedded", "smollm2"]
     for model in models:
-        bench = Bench(model, options.inputs and options.inputs.split(","))
+        folder = hub.resolve(None if model == "embedded" else checkpoint(model))
+        names = options.inputs and options.inputs.split(",")
+        bench = _benches[model, str(folder)] = Bench(model, folder, names)
         share = options.count * (4 if model == "embedded" else 1) // (5 if len(models) == 2 else 4 if model == "embedded" else 1)
         kinds = [k for k in bench.kinds if not options.kind or k.name in options.kind]
         plants: list[tuple[faults.Kind, int]] = []
         while len(plants) < share:  # every kind once before any comes again
             for kind in chosen.sample(kinds, len(kinds)):
                 plants.append((kind, chosen.choice(kind.layers(bench.reference.model))))
-        for kind, layer in plants[:share]:
-            row = bench.run(kind, layer, options.thorough, options.from_trace)
-            if options.without_own and row.get("found"):
-                try:
-                    row["wrong_causes"] += bench.without_own(kind, layer, row)
-                except Exception as error:
-                    row["error"] = f"without its own: {type(error).__name__}: {str(error).splitlines()[0]}"
-            rows.append(row)
-            print(json.dumps({k: v for k, v in row.items() if k not in ("model",)}), file=sys.stderr, flush=True)
+        if options.ray:
+            _benches.clear()  # it would travel with the task
+        digest = _core.digest(str(folder)) if options.ray else ""
+        with distributed.workers(options.ray, folder, folder, digest, threads) as workers:
+            rows += workers.map(
+                planted,
+                [
+                    (model, names, kind.name, layer, options.thorough, options.from_trace, options.without_own)
+                    for kind, layer in plants[:share]
+                ],
+                partial(progress, model, share) if options.ray else lambda _: None,
+            )
     return report(rows, options.json)
 
 
