@@ -18,6 +18,7 @@ import pytest
 import lockstep
 from conftest import make_twin
 from lockstep import judging
+from lockstep.matrix import matrix
 from lockstep.native import InputError, LoadError, _core
 
 LOCKSTEP = str(Path(sys.executable).with_name("lockstep"))
@@ -169,3 +170,13 @@ def test_parts_cover_every_sublayer_once() -> None:
         paths = [path for part in parts for path in part]
         assert len(paths) == len(set(paths)) == layers + 4
         assert paths[2:-2] == [f"model.layers.{i}" for i in range(layers)]
+
+
+@pytest.mark.full
+def test_the_same_matrix(qwen: Path) -> None:
+    pythons, ways = [sys.executable, Path(sys.executable).parents[1]], {"dtypes": ["float32", "bfloat16"], "threads": 1}
+    alone = matrix(qwen, pythons, **ways)  # type: ignore[arg-type]
+    assert alone["cost"]["workers"] == []
+    found = matrix(qwen, pythons, ray="local", **ways)  # type: ignore[arg-type]
+    assert comparable(found) == comparable(alone)
+    assert len(found["cost"]["workers"]) == 1 and len(found["pairs"]) == 2
