@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def blocks(section: str, language: str) -> list[str]:
 
 def shell(script: str, folder: Path, **names: Path) -> subprocess.CompletedProcess[str]:
     for name, path in names.items():
-        script = script.replace(name, f"{path}")
+        script = script.replace(name, shlex.quote(str(path)))
     return subprocess.run(["bash", "-ec", script], cwd=folder, capture_output=True, text=True)
 
 
@@ -118,7 +119,7 @@ def test_the_sample_project_is_built_and_run(installed: Path, guarded: Path, tmp
     shutil.copytree(guarded / "MODEL", project / "build" / "MODEL")
     shutil.copy(guarded / "golden.trace", project / "build")
     # The sample is compiled once; only what it reads changes below.
-    done = shell(commands.replace("DIR=DIR", "DIR=" + str(installed)), project, TORCH=TORCH)
+    done = shell(commands.replace("DIR=DIR", "DIR=" + shlex.quote(str(installed))), project, TORCH=TORCH)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "100% tests passed, 0 tests failed out of 1" in done.stdout
 
