@@ -8,6 +8,7 @@ after the end.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import tempfile
@@ -120,6 +121,7 @@ def workers(
         if room < threads:
             raise InputError(f"--ray {address}: a task wants {threads} threads, the cluster has {room:g} CPUs; use --threads")
         # A folder is the same path on every node; a hub id is looked up on each.
+        digest += _config_digest(folder)
         text = os.fspath(model) if model is not None and not Path(model).is_dir() else os.fspath(folder.resolve())
         yield Cluster(ray, text, digest, threads)
     finally:
@@ -160,10 +162,16 @@ def _checked(model: str, digest: str, node: str) -> Path:
     files = sorted(folder.glob("*.safetensors")) + [folder / "config.json"]
     state = tuple((str(f), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files if f.exists())
     if state not in _digests:
-        _digests[state] = _core.Mirror.open(str(folder)).digest()
-    if _digests[state] != digest:
-        raise LoadError(f"node {node}: {folder}: expected the checkpoint with digest {digest}, found {_digests[state]}")
+        _digests[state] = _core.Mirror.open(str(folder)).digest() + _config_digest(folder)
+    for what, part in (("the checkpoint", slice(0, 64)), ("config.json", slice(64, None))):
+        if _digests[state][part] != digest[part]:
+            raise LoadError(f"node {node}: {folder}: expected {what} with digest {digest[part]}, found {_digests[state][part]}")
     return folder
+
+
+def _config_digest(folder: Path) -> str:
+    """A checkpoint's digest is over its tensors; what is computed with them says the config."""
+    return hashlib.sha256((folder / "config.json").read_bytes()).hexdigest()
 
 
 _opened: dict[str, _core.Trace] = {}

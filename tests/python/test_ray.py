@@ -153,6 +153,12 @@ def test_a_node_with_other_weights_is_refused_by_name(
     digest, other = (_core.digest(str(f / "models--guarded--twin" / "snapshots" / ("0" * 40))) for f in (here, there))
     assert str(refused.value).startswith(f"node {node.node_ip_address}: ")
     assert f"expected the checkpoint with digest {digest}, found {other}" in str(refused.value)
+    data[-3] ^= 1
+    weights.write_bytes(bytes(data))
+    config = weights.with_name("config.json")
+    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    with pytest.raises(LoadError, match=f"node {node.node_ip_address}: .*: expected config.json with digest "):
+        lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address)
 
 
 def test_what_cannot_be_reached_or_run_is_said(qwen: Path, wrong: Path) -> None:
