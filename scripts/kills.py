@@ -34,8 +34,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import make_checkpoint
 import torch
 import transformers.models.qwen3_5.modeling_qwen3_5  # noqa: F401  (children must not import it each on its own)
-from judging import MANIFEST, REPORT, Whole, accepted, changes, derived, furthest, judge, leftovers, state
-from killing import AFTER, FINISHING, PHASES, READING, STARTING, WRITING, Line, Moment, export_in_child, kill, small_disk
+from kill_exports import AFTER, FINISHING, PHASES, READING, STARTING, WRITING, Line, Moment, export_in_child, kill, small_disk
+from kill_verdicts import MANIFEST, REPORT, Whole, accepted, changes, derived, furthest, judge, leftovers, state
 from safetensors.torch import save_file
 
 AIMED = (WRITING, READING, FINISHING, "a file", STARTING)

@@ -17,9 +17,9 @@ import lockstep
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
-import judging  # noqa: E402
+import kill_verdicts  # noqa: E402
 import kills  # noqa: E402
-from judging import MANIFEST, REPORT, Whole, changes, derived, judge, state  # noqa: E402
+from kill_verdicts import MANIFEST, REPORT, Whole, changes, derived, judge, state  # noqa: E402
 
 Stopped = tuple[Path, Whole]  # an export as it was not stopped, and what it must be
 
@@ -45,9 +45,9 @@ def seal(out: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     """Edits the manifest and gives it the digest of what it says now, and each file's."""
     manifest = json.loads((out / MANIFEST).read_text())
     for name, about in manifest["files"].items():
-        about.update(bytes=(out / name).stat().st_size, sha256=judging.sha256(out / name))
+        about.update(bytes=(out / name).stat().st_size, sha256=kill_verdicts.sha256(out / name))
     edit(manifest)
-    manifest["digest"] = judging._sealed(manifest)
+    manifest["digest"] = kill_verdicts._sealed(manifest)
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
@@ -76,7 +76,7 @@ def test_what_check_accepts_and_is_not_whole_is_rejected(stopped: Stopped) -> No
     del manifest["files"]["LICENSE"]
     (out / MANIFEST).write_text(json.dumps(manifest))
     seal(out, lambda manifest: None)
-    assert judging.accepted(out)
+    assert kill_verdicts.accepted(out)
     assert judge(out, "absent", whole) == ("OUT", [f"{out}: its files differ: LICENSE"])
     left = out.rename(out.parent / ".x.unfinished-1-0")
     assert judge(out, "absent", whole)[1] == [f"{left}: is accepted, and unfinished", f"{left}: its files differ: LICENSE"]
@@ -177,9 +177,9 @@ def test_a_short_run(tmp_path: Path) -> None:
 PLANTED = """
 import sys
 from pathlib import Path
-import killing, kills
+import kill_exports, kills
 from lockstep import LoadError
-real = killing.exporting.export
+real = kill_exports.exporting.export
 def half(source, out, *, progress, **options):
     def say(text):
         if out.name == "an export" and text.startswith("reading back"):
@@ -193,7 +193,7 @@ def nameless(source, out, **options):
     except LoadError:
         raise LoadError("No space left on device") from None
 for fault, arguments in ((half, ["--kills", "3", "--disks", "0"]), (nameless, ["--kills", "0", "--disks", "1"])):
-    killing.exporting.export = fault
+    kill_exports.exporting.export = fault
     sys.argv = ["kills", *arguments]
     print("exit", kills.main())
 """
