@@ -1,7 +1,13 @@
 #include "core/sha256.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -23,6 +29,27 @@ std::string Sha256::hex() {
   std::string text;
   for (unsigned int i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;
+}
+
+std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges) {
+  std::vector<size_t> order(ranges.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].second > ranges[b].second; });
+  std::vector<std::string> hex(ranges.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next++) < order.size();) {
+      const auto& [data, size] = ranges[order[i]];
+      Sha256 sha;
+      sha.update(data, size);
+      hex[order[i]] = sha.hex();
+    }
+  };
+  std::vector<std::future<void>> others;  // a future's destructor waits, so nothing outlives what it works on
+  for (int t = 1; t < at::get_num_threads(); ++t) others.push_back(std::async(std::launch::async, work));
+  work();
+  for (auto& other : others) other.get();
+  return hex;
 }
 
 }  // namespace lockstep

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -19,5 +21,9 @@ class Sha256 {
  private:
   void* context_;
 };
+
+/// The digest of each range of bytes, in hex, on torch's number of threads, which are its own and inherit the caller's
+/// niceness: whoever is free takes the largest that is left.
+std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges);
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "io/checkpoint.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -254,15 +253,12 @@ Match Checkpoint::match(const std::vector<WantedTensor>& wanted, const IgnoredNa
 
 std::map<std::string, std::string> Checkpoint::digests() const {
   const auto list = names();
-  std::vector<std::string> hex(list.size());
-  at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto& t = info(list[i]);
-      Sha256 sha;
-      sha.update(shards_[where_.at(list[i])].bytes(t), t.end - t.begin);
-      hex[i] = sha.hex();
-    }
-  });
+  std::vector<std::pair<const void*, size_t>> ranges;
+  for (const auto& name : list) {
+    const auto& t = info(name);
+    ranges.emplace_back(shards_[where_.at(name)].bytes(t), t.end - t.begin);
+  }
+  const auto hex = sha256_each(ranges);
   std::map<std::string, std::string> digests;
   for (size_t i = 0; i < list.size(); ++i) digests[list[i]] = hex[i];
   return digests;

@@ -1,13 +1,14 @@
 #include "verify/replay.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <set>
 
 #include "core/error.h"
@@ -54,7 +55,7 @@ class Replay {
     say("opening " + folder_);
     mirror_ = Mirror::open(folder_);
     check_forwards();
-    provenance();
+    digesting_ = std::async(std::launch::async, [this] { return digests(); });
     const auto dtype = *run_dtype(golden_->dtype());
     if (options_.stream) {
       mirror_->stream(dtype);
@@ -63,6 +64,7 @@ class Replay {
     }
     seconds_["load"] = seconds_since(start);
     forwards();
+    provenance();
     const bool same_machine = same_release() && same_capability();
     if (std::any_of(points_.begin(), points_.end(), [](const json& p) { return differs(p); })) local_check();
     mirror_->checkpoint().check_unchanged();
@@ -89,10 +91,29 @@ class Replay {
     }
   }
 
+  struct Digests {
+    std::map<std::string, std::string> model, recordings;
+  };
+
+  /// Of every tensor of the model and of the trace. They are made while the forwards run, in what the processor has to
+  /// spare: whoever works beside them goes first.
+  Digests digests() const {
+    setpriority(PRIO_PROCESS, 0, 19);  // on Linux of this thread alone, and of those that it starts
+    Digests found;
+    found.model = mirror_->checkpoint().digests();
+    const auto& file = *golden_->file();
+    std::vector<std::pair<const void*, size_t>> ranges;
+    for (const auto& [name, info] : file.tensors()) ranges.emplace_back(file.bytes(info), info.end - info.begin);
+    const auto hex = sha256_each(ranges);
+    size_t i = 0;
+    for (const auto& [name, info] : file.tensors()) found.recordings[name] = hex[i++];
+    return found;
+  }
+
   void provenance() {
     const auto start = std::chrono::steady_clock::now();
     say("provenance: the digest of every tensor");
-    const auto own = mirror_->checkpoint().digests();
+    const auto [own, recorded] = digesting_.get();
     model_digest_ = digest_of(mirror_->checkpoint(), own);
     const auto& digests = options_.digests ? *options_.digests : own;
     const auto& stated = golden_->manifest()["model"]["tensors"];
@@ -112,36 +133,26 @@ class Replay {
     for (const auto& [name, digest] : digests) {
       if (!stated.contains(name)) differ(name, "absent", digest);
     }
-    recordings(differ);
+    recordings(recorded, differ);
     provenance_ = {{"verdict", name(differing.empty() ? Verdict::identical : Verdict::deviates)},
                    {"differing", differing},
                    {"compared", stated.size()},
                    {"casts", json::object()}};
-    seconds_["digest"] = seconds_since(start);
+    seconds_["digest"] = seconds_since(start);  // what was left of it after the forwards
   }
 
   /// The trace's own tensors, which have a digest each as well.
-  void recordings(const std::function<void(const std::string&, const json&, const json&)>& differ) const {
+  void recordings(const std::map<std::string, std::string>& found,
+                  const std::function<void(const std::string&, const json&, const json&)>& differ) const {
     const auto& stated = golden_->manifest()["golden"]["tensors"];
-    const auto& file = *golden_->file();
-    std::vector<const TensorInfo*> list;
-    for (const auto& [name, info] : file.tensors()) list.push_back(&info);
-    std::vector<std::string> found(list.size());
-    at::parallel_for(0, static_cast<int64_t>(list.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Sha256 sha;
-        sha.update(file.bytes(*list[i]), list[i]->end - list[i]->begin);
-        found[i] = sha.hex();
-      }
-    });
-    for (size_t i = 0; i < list.size(); ++i) {
-      const auto it = stated.find(list[i]->name);
-      if (it == stated.end() || *it != found[i]) {
-        differ("the trace's " + list[i]->name, it == stated.end() ? json("absent") : *it, found[i]);
+    for (const auto& [name, digest] : found) {
+      const auto it = stated.find(name);
+      if (it == stated.end() || *it != digest) {
+        differ("the trace's " + name, it == stated.end() ? json("absent") : *it, digest);
       }
     }
     for (const auto& [name, digest] : stated.items()) {
-      if (!file.tensors().count(name)) differ("the trace's " + name, digest, "absent");
+      if (!found.count(name)) differ("the trace's " + name, digest, "absent");
     }
   }
 
@@ -317,6 +328,7 @@ class Replay {
   json provenance_, coverage_, points_ = json::array(), logits_ = json::array(), not_compared_ = json::array();
   json seconds_ = json::object();
   std::string model_digest_;
+  std::future<Digests> digesting_;  // last: it is waited for before anything that it reads goes
 };
 
 }  // namespace
