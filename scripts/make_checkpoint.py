@@ -155,7 +155,8 @@ def write(p: Preset, out: Path, seed: int) -> int:
                 break
             first.append(n)
             size += math.prod(everything[n][1])
-        weight_map, total = {}, 0
+        weight_map: dict[str, str] = {}
+        total = 0
         for i, part in enumerate((first, names[len(first) :]), start=1):
             file = f"model-{i:05}-of-00002.safetensors"
             tensors = {n: tensor(*everything[n]) for n in part}

@@ -33,11 +33,15 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_twin(tmp_path_factory.mktemp("qwen"), "qwen3_5")
 
 
+def wrong_trace(model: Path, folder: Path) -> Path:
+    path = folder / "wrong.trace"
+    lockstep.trace(path, model, points="all", patch=wrong_epsilon)
+    return path
+
+
 @pytest.fixture(scope="module")
 def wrong(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("wrong") / "wrong.trace"
-    lockstep.trace(path, qwen, points="all", patch=wrong_epsilon)
-    return path
+    return wrong_trace(qwen, tmp_path_factory.mktemp("wrong"))
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +94,32 @@ def test_the_same_findings_and_two_workers(qwen: Path, wrong: Path, findings: di
     assert set(worker) == {"node", "cpu_capability"}
 
 
+def with_a_worker_killed(mark: Path, exit_code: int, *arguments: Any) -> dict[str, Any]:
+    """The JSON of a command over two local workers, one of which is killed in the middle of a task."""
+    report = mark / "report.json"
+    process = started(str(mark), *arguments, "--threads", 1, "--ray", "local", "--json", report)
+    busy = wait_for(lambda: [pid for pid, command in of_ray(str(mark)).items() if command.startswith("ray::_run")])
+    os.kill(busy[0], signal.SIGKILL)
+    output, errors = process.communicate(timeout=1200)
+    assert process.returncode == exit_code, errors
+    wait_for(lambda: not of_ray(str(mark)))
+    return json.loads(report.read_text())
+
+
 @pytest.mark.full
 def test_a_killed_workers_task_runs_again(qwen: Path, wrong: Path, findings: dict[str, Any], tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    process = started(
-        str(tmp_path), "bisect", qwen, "--candidate", wrong, "--thorough", "--threads", 1, "--ray", "local", "--json", report
-    )
-    busy = wait_for(lambda: [pid for pid, command in of_ray(str(tmp_path)).items() if command.startswith("ray::_run")])
-    os.kill(busy[0], signal.SIGKILL)
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 1, errors
-    assert comparable(json.loads(report.read_text())) == findings
-    wait_for(lambda: not of_ray(str(tmp_path)))
+    found = with_a_worker_killed(tmp_path, 1, "bisect", qwen, "--candidate", wrong, "--thorough")
+    assert comparable(found) == findings
+
+
+@pytest.mark.full
+def test_the_embedded_checkpoint_with_and_without_a_killed_worker(embedded: Path, tmp_path: Path) -> None:
+    """All default inputs, every hypothesis on every sublayer."""
+    wrong = wrong_trace(embedded, tmp_path)
+    alone = comparable(lockstep.bisect(embedded, str(wrong), thorough=True, threads=1).data)
+    assert alone["exit_code"] == 1 and alone["power"]
+    assert comparable(lockstep.bisect(embedded, str(wrong), thorough=True, threads=1, ray="local").data) == alone
+    assert comparable(with_a_worker_killed(tmp_path, 1, "bisect", embedded, "--candidate", wrong, "--thorough")) == alone
 
 
 @pytest.mark.full
@@ -179,10 +197,13 @@ def test_parts_cover_every_sublayer_once() -> None:
 
 
 @pytest.mark.full
-def test_the_same_matrix(qwen: Path) -> None:
+def test_the_same_matrix(qwen: Path, tmp_path: Path) -> None:
     pythons, ways = [sys.executable, Path(sys.executable).parents[1]], {"dtypes": ["float32", "bfloat16"], "threads": 1}
     alone = matrix(qwen, pythons, **ways)  # type: ignore[arg-type]
     assert alone["cost"]["workers"] == []
     found = matrix(qwen, pythons, ray="local", **ways)  # type: ignore[arg-type]
     assert comparable(found) == comparable(alone)
     assert len(found["cost"]["workers"]) == 1 and len(found["pairs"]) == 2
+    environments = [x for python in pythons for x in ("--python", python)]
+    killed = with_a_worker_killed(tmp_path, 0, "matrix", qwen, *environments, "--dtype", "float32", "--dtype", "bfloat16")
+    assert comparable(killed) == comparable(alone)
