@@ -2,7 +2,7 @@
 
     scripts/bench [NAME ...] [--json FILE] [--pairs 7]
 
-NAME is forward, decode, tokenize, lockstep, provenance, operations, load, memory, replay or ray; all of them if left out. Times are
+NAME is forward, decode, tokenize, lockstep, provenance, operations, load, memory, replay, ray or inspect; all if left out. Times are
 medians of interleaved pairs, page cache warm; a ratio compares the two members of a pair. --json writes a list of {name,
 value, unit, bar, passes, pairs}. Exit 1 where a bar is missed.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -26,9 +27,10 @@ import tokenizers
 import torch
 from checkpoints import ROOT, checkpoint, tokenizer_folder
 
-from lockstep import hf_model, hub, inputs, operations, tokenizing, traces, tracing, verification
+from lockstep import hf_model, hub, inputs, inspecting, operations, tokenizing, traces, tracing, verification
 from lockstep.native import _core
 from lockstep.reference import Caches
+from lockstep.report import page
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 import tokenizer_lines  # noqa: E402
@@ -48,13 +50,13 @@ class Results:
         print(f"{name:48} {value:10.3f} {unit}{stated}", flush=True)
 
 
-def seconds(act: Callable[[], Any]) -> float:
+def seconds(act: Callable[..., Any]) -> float:
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
 
 
-def ratios(base: Callable[[], Any], other: Callable[[], Any], pairs: int) -> tuple[float, list[float], list[float]]:
+def ratios(base: Callable[..., Any], other: Callable[..., Any], pairs: int) -> tuple[float, list[float], list[float]]:
     """Median of other / base over interleaved pairs, the ratios, and the base's seconds. One pair first, to warm up."""
     base(), other()
     found, plain = [], []
@@ -68,8 +70,8 @@ def ratios(base: Callable[[], Any], other: Callable[[], Any], pairs: int) -> tup
 
 def ready(name: str, tokens: int, points: str) -> Any:
     """A run on checkpoint `name` whose reference and mirror are loaded and bound."""
-    run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, False, False, lambda _: None)
-    run.load(checkpoint(name), None, None)
+    run = verification._Run("float32", "sdpa", points, 1e-5, 0.0, bitwise=False, accept=False, stream=False, say=lambda _: None)
+    run.load(checkpoint(name), mirror_folder=None, patch=None)
     run.choose_inputs(None, [(i * 7919) % 248_000 for i in range(tokens)], None)
     run.provenance()
     return run
@@ -316,6 +318,58 @@ def bench_ray(results: Results, pairs: int) -> None:
         results.add("ray.two_workers_to_one", statistics.median(found), "x", 1 / 1.7, found)
 
 
+def bench_inspect(results: Results, pairs: int) -> None:
+    """The inspector at full size, 60 tokens and 3 prompts, against plain forwards of the mirror; and its page in Chromium."""
+    folder = checkpoint("full-float32")
+    core = _core.Mirror.open(str(folder))
+    core.bind("float32")
+    source = random.Random(60)
+    prompts = [[source.randrange(248_320) for _ in range(60)] for _ in range(3)]
+    ids = torch.tensor([prompts[0]])
+
+    def plain() -> None:
+        core.forward(ids, None, None, core.new_cache())
+
+    def inspected() -> None:
+        inspection = _core.Inspection(core, ids)
+        inspection.finish(inspection.run(core, ids, "sdpa", "5.18"))
+
+    ratio, found, _ = ratios(plain, inspected, pairs)
+    results.add("inspect.prompt_over_forward", ratio, "x", 2.0, found)
+    ratio, found, _ = ratios(plain, lambda: _core.ablated(core, ids, [(3, 5, 0.0, False)], "sdpa", "5.18"), pairs)
+    results.add("inspect.ablation_over_forward", ratio, "x", 1.0, found)
+    text = page.page(inspecting.inspect(folder, ids=prompts, digest=False).data)
+    results.add("inspect.page", len(text.encode()) / 1e6, "MB", 6.0)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "page.html"
+        file.write_text(text, encoding="utf-8")
+        results.add("inspect.page_opens", statistics.median(opened(file, scratch) for _ in range(3)), "s", 3.0)
+
+
+def opened(file: Path, scratch: str) -> float:
+    """Seconds in a Chromium that is running, from the address to the first frame of the tower."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in ("--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,800"):  # fmt: skip
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tempfile.mkdtemp(dir=scratch)}")
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path="/usr/bin/chromedriver"))
+    try:
+        driver.get("about:blank")
+        start = time.perf_counter()
+        driver.get(file.as_uri())
+        driver.execute_async_script(
+            "const done = arguments[0]; (function wait() { window.lockstep && lockstep.tower.space ? "
+            "requestAnimationFrame(() => requestAnimationFrame(() => done())) : setTimeout(wait, 5); })()"
+        )
+        return time.perf_counter() - start
+    finally:
+        driver.quit()
+
+
 BENCHES: dict[str, Callable[[Results, int], None]] = {
     "forward": bench_forward,
     "decode": bench_decode,
@@ -327,6 +381,7 @@ BENCHES: dict[str, Callable[[Results, int], None]] = {
     "memory": bench_memory,
     "replay": bench_replay,
     "ray": bench_ray,
+    "inspect": bench_inspect,
 }
 
 

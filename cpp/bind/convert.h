@@ -64,6 +64,7 @@ std::unique_ptr<Arithmetic> arithmetic_of(const Mirror& mirror,
 void bind_bisect(py::module_& m);
 void bind_export(py::module_& m);
 void bind_generate(py::module_& m);
+void bind_inspect(py::module_& m);
 void bind_text(py::module_& m);
 
 }  // namespace lockstep

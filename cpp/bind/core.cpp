@@ -301,6 +301,7 @@ PYBIND11_MODULE(_core, m) {
   bind_bisect(m);
   bind_export(m);
   bind_generate(m);
+  bind_inspect(m);
   bind_text(m);
 
   py::class_<Coverage>(m, "Coverage")

@@ -4,6 +4,7 @@ import lockstep
 report = lockstep.verify("path/to/checkpoint")      # -> lockstep.Report
 findings = lockstep.bisect("path/to/checkpoint", "fork.py:load")  # -> lockstep.Findings
 generated = lockstep.generate("path/to/checkpoint", prompt="...", check=True)  # -> lockstep.Generation
+inside = lockstep.inspect("path/to/checkpoint", ["..."])          # -> lockstep.Inspected
 exported = lockstep.export("path/to/checkpoint", "OUT")         # -> lockstep.Exported
 mirror = lockstep.Mirror.load("path/to/checkpoint", dtype="float32")
 logits, captured = mirror.forward(ids, points="sublayer")
@@ -19,8 +20,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "Exported", "Findings", "Generation", "InputError", "LoadError", "Mirror", "Report", "Tokenizer", "bisect", "check",
-    "compare", "export", "generate", "trace", "verify",
+    "Error", "Exported", "Findings", "Generation", "InputError", "Inspected", "LoadError", "Mirror", "Report", "Tokenizer",
+    "bisect", "check", "compare", "export", "generate", "inspect", "trace", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .comparison import compare
     from .exporting import Exported, check, export
     from .generation import Generation, generate
+    from .inspecting import Inspected, inspect
     from .mirror import Mirror
     from .tokenizing import Tokenizer
     from .tracing import trace
@@ -40,6 +42,7 @@ _HOMES = {
     "Findings": "bisection",
     "Generation": "generation",
     "InputError": "native",
+    "Inspected": "inspecting",
     "LoadError": "native",
     "Mirror": "mirror",
     "Report": "verification",
@@ -49,6 +52,7 @@ _HOMES = {
     "compare": "comparison",
     "export": "exporting",
     "generate": "generation",
+    "inspect": "inspecting",
     "trace": "tracing",
     "verify": "verification",
 }

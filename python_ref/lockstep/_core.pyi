@@ -311,3 +311,40 @@ class Export:
     def finish(self, report: str, producer: dict[str, Any], verification: dict[str, Any]) -> dict[str, Any]:
         """Makes the export appear -> its manifest. raises LoadError"""
     def discard(self) -> None: ...
+
+class Inspection:
+    """Collects the captures of one forward of a single sequence and tells of them; cpp/inspect/inspection.h says what."""
+
+    def __init__(self, mirror: Mirror, ids: torch.Tensor, token: int = -1) -> None: ...
+    def record(self, point: str, value: torch.Tensor) -> None: ...
+    def run(
+        self, mirror: Mirror, ids: torch.Tensor, attn: str, variant: str, passed: Callable[[], None] | None = None
+    ) -> torch.Tensor:
+        """The mirror's forward over a new cache, recorded -> logits [1, 1, V] of the last position."""
+
+    def finish(self, logits: torch.Tensor, target: int | None = None) -> dict[str, Any]:
+        """raises InputError naming a capture that never came"""
+
+    def activation(self, layer: int, neuron: int) -> float:
+        """down_proj's input of one neuron at the last position. raises InputError"""
+
+    @property
+    def last_id(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+
+def ablated(
+    mirror: Mirror,
+    ids: torch.Tensor,
+    held: list[tuple[int, int, float, bool]],
+    attn: str,
+    variant: str,
+    passed: Callable[[], None] | None = None,
+) -> torch.Tensor:
+    """A forward with neurons held, (layer, neuron, value, at the last position alone) -> logits [1, 1, V]."""
+
+def meaning(prompts: list[Inspection]) -> dict[str, Any]:
+    """{token, pairs, mean_cosine, part_at_layer} of prompts that end in the same token. raises InputError"""
+
+def next_token(logits: torch.Tensor, target: int) -> dict[str, Any]:
+    """{p, top}: the probability of `target`, and the three most probable tokens."""

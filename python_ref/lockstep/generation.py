@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from . import hf_model, hub, preflight
+from . import hub, preflight
 from . import inputs as given
+from .mirror import installed_variant, own_pedigree
 from .native import InputError, _core
 from .options import Progress, check_options, thread_count
 from .prompts import Prompt, from_chat, from_text, tokenizer_of
@@ -139,7 +140,7 @@ class _Run:
         self.config = _core.generation_config(self.mirror)
         self._noted(self.config["notes"])
         self.seconds["load"] = time.perf_counter() - self.started
-        self.variant = _variant()
+        self.variant = installed_variant()
         self.judged: StepCheck | None = None
         self.text: list[str] = []
         self.speed: dict[str, Any] = {}
@@ -224,7 +225,7 @@ class _Run:
         self.seconds["digest"] = time.perf_counter() - started
         self.seconds["total"] = time.perf_counter() - self.started
         checked = self.judged
-        pedigree = checked.reference.pedigree if checked else _own_pedigree(self.attn, self.dtype, self.variant)
+        pedigree = checked.reference.pedigree if checked else own_pedigree(self.attn, self.dtype, self.variant)
         return Generation(
             {
                 "format_version": FORMAT_VERSION,
@@ -252,24 +253,3 @@ class _Run:
             },
             self.folder,
         )
-
-
-def _variant() -> str:
-    """The installed release's; without one, the release that the mirror was written by."""
-    try:
-        return hf_model.variant_of()
-    except ImportError:
-        return "5.18"
-
-
-def _own_pedigree(attn: str, dtype: str, variant: str) -> dict[str, Any]:
-    return {
-        "transformers": None,
-        "torch": torch.__version__,
-        "attn": attn,
-        "dtype": dtype,
-        "variant": variant,
-        "threads": torch.get_num_threads(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "failed": [],
-    }

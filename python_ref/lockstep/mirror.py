@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import hf_model
 from .native import InputError, _core
 
 Cache = _core.Cache
@@ -109,3 +110,25 @@ def _whole_numbers(name: str, x: Any) -> torch.Tensor:
     if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
         raise InputError(f"{name}: expected a tensor of whole numbers, found {getattr(x, 'dtype', type(x).__name__)}")
     return x.to(torch.int64)
+
+
+def installed_variant() -> str:
+    """The installed release's; without one, the release that the mirror was written by."""
+    try:
+        return hf_model.variant_of()
+    except ImportError:
+        return "5.18"
+
+
+def own_pedigree(attn: str, dtype: str, variant: str) -> dict[str, Any]:
+    """The head `pedigree` of a run in which no Hugging Face model takes part."""
+    return {
+        "transformers": None,
+        "torch": torch.__version__,
+        "attn": attn,
+        "dtype": dtype,
+        "variant": variant,
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "failed": [],
+    }

@@ -19,7 +19,7 @@ def main() -> None:
 
 def _run() -> int:
     with leaving():
-        from . import export, generate, matrix, tokenize  # noqa: F401  (each registers itself)
+        from . import export, generate, inspect, matrix, tokenize  # noqa: F401  (each registers itself)
         from .app import app
     try:
         code = int(app(standalone_mode=False) or 0)

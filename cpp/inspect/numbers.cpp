@@ -1,0 +1,76 @@
+#include "inspect/numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep::inspect {
+
+nlohmann::json number(double x) {
+  if (!std::isfinite(x)) return nullptr;
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", x);
+  return std::strtod(text, nullptr);
+}
+
+nlohmann::json numbers(const at::Tensor& x) {
+  const auto values = x.to(at::kDouble).contiguous();
+  const auto* data = values.const_data_ptr<double>();
+  auto list = nlohmann::json::array();
+  for (int64_t i = 0; i < values.numel(); ++i) list.push_back(number(data[i]));
+  return list;
+}
+
+nlohmann::json spread(const at::Tensor& x_in) {
+  const auto x = x_in.to(at::kDouble);
+  const auto l2 = x.norm(2, {-1});                                                 // [T]
+  const auto near = kNearZero * l2.unsqueeze(-1) / std::sqrt(double(x.size(-1)));  // [T, 1]
+  const auto near_zero = (x.abs() <= near).to(at::kDouble);
+  auto all = nlohmann::json{{"mean", number(x.mean().item<double>())},
+                            {"std", number(x.std(/*unbiased=*/false).item<double>())},
+                            {"min", number(x.min().item<double>())},
+                            {"max", number(x.max().item<double>())},
+                            {"near_zero", number(near_zero.mean().item<double>())},
+                            {"l2", number(l2.mean().item<double>())}};
+  return {{"mean", numbers(x.mean(-1))}, {"std", numbers(x.std(-1, /*unbiased=*/false))}, {"min", numbers(x.amin(-1))},
+          {"max", numbers(x.amax(-1))},  {"near_zero", numbers(near_zero.mean(-1))},      {"l2", numbers(l2)},
+          {"all", std::move(all)}};
+}
+
+nlohmann::json shares(const at::Tensor& x_in) {
+  const auto every = x_in.to(at::kDouble).flatten();
+  const auto x = every.masked_select(every.isfinite());
+  if (x.numel() == 0) throw InputError("the inspector: nothing finite to tell of");
+  const auto bins = (x * double(kBins)).floor().clamp(0, kBins - 1).to(at::kLong);
+  const auto counts = at::bincount(bins, {}, kBins);
+  auto histogram = nlohmann::json::array();
+  for (int64_t i = 0; i < kBins; ++i) histogram.push_back(counts[i].item<int64_t>());
+  return {{"mean", number(x.mean().item<double>())},
+          {"min", number(x.min().item<double>())},
+          {"max", number(x.max().item<double>())},
+          {"below_tenth", number((x < 0.1).to(at::kDouble).mean().item<double>())},
+          {"histogram", std::move(histogram)}};
+}
+
+at::Tensor cosines(const at::Tensor& x, const at::Tensor& y) {
+  const auto product = x.norm(2, {-1}) * y.norm(2, {-1});
+  return at::where(product > 0, (x * y).sum(-1) / product, at::zeros_like(product));
+}
+
+nlohmann::json most_probable(const at::Tensor& scores, int64_t count) {
+  const auto p = scores.to(at::kDouble).softmax(-1);
+  const auto [greatest, ids] = p.topk(std::min<int64_t>(count, p.numel()));
+  std::vector<std::pair<double, int64_t>> found;
+  for (int64_t i = 0; i < ids.numel(); ++i) found.emplace_back(-greatest[i].item<double>(), ids[i].item<int64_t>());
+  std::sort(found.begin(), found.end());
+  auto list = nlohmann::json::array();
+  for (const auto& [p_negative, id] : found) list.push_back({{"id", id}, {"p", number(-p_negative)}});
+  return list;
+}
+
+}  // namespace lockstep::inspect
