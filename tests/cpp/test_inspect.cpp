@@ -23,8 +23,8 @@ TEST(Inspect, ToyStream) {
   EXPECT_NEAR(told["mean"][0].get<double>(), 0.55, 1e-9);
   EXPECT_NEAR(told["min"][0].get<double>(), -0.1, 1e-9);
   EXPECT_NEAR(told["max"][0].get<double>(), 1.3, 1e-9);
-  EXPECT_NEAR(told["l2"][0].get<double>(), std::sqrt(1.69 + 0.01 + 0.49 + 0.09), 1e-9);
-  EXPECT_NEAR(told["std"][0].get<double>(), std::sqrt((0.5625 + 0.4225 + 0.0225 + 0.0625) / 4), 1e-9);
+  EXPECT_NEAR(told["l2"][0].get<double>(), std::sqrt(1.69 + 0.01 + 0.49 + 0.09), 1e-8);
+  EXPECT_NEAR(told["std"][0].get<double>(), std::sqrt((0.5625 + 0.4225 + 0.0225 + 0.0625) / 4), 1e-8);
   EXPECT_EQ(told["near_zero"][0], 0.0);
   const double product = 0.12 - 0.12 - 0.08, sizes = std::sqrt(2.33) * std::sqrt(0.11);
   EXPECT_NEAR(cosines(delta, stream)[0].item<double>(), product / sizes, 1e-12);
