@@ -180,7 +180,7 @@ nlohmann::json Inspection::finish(const at::Tensor& logits, const std::optional<
   const auto rms = final_stream.pow(2).mean().sqrt().item<double>();
   auto told = nlohmann::json{{"target", target},
                              {"answer", answer},
-                             {"next", most_probable(last, 10)},
+                             {"next", most_probable(probabilities, 10)},
                              {"target_p", number(probabilities[target].item<double>())},
                              {"layers", std::move(list)},
                              {"depth", std::move(depths)},
@@ -210,7 +210,7 @@ nlohmann::json Inspection::lens(const at::Tensor& p, int64_t answer, int64_t tar
     const auto before = (p > mine).sum() + (p.slice(0, 0, id) == mine).sum();
     return {{"id", id}, {"rank", before.item<int64_t>() + 1}, {"p", number(mine.item<double>())}};
   };
-  nlohmann::json told = {{"top", most_probable(p.log(), kTop)}, {"answer", place(answer)}};
+  nlohmann::json told = {{"top", most_probable(p, kTop)}, {"answer", place(answer)}};
   if (target != answer) told["target"] = place(target);
   return told;
 }
@@ -277,7 +277,7 @@ double Inspection::activation(int64_t layer, int64_t neuron) const {
 nlohmann::json next_token(const at::Tensor& logits, int64_t target) {
   const auto last = logits.detach().reshape({-1, logits.size(-1)}).select(0, -1);
   const auto p = last.to(at::kDouble).softmax(-1);
-  return {{"p", number(p[target].item<double>())}, {"top", most_probable(last, 3)}};
+  return {{"p", number(p[target].item<double>())}, {"top", most_probable(p, 3)}};
 }
 
 }  // namespace lockstep::inspect

@@ -37,15 +37,16 @@ at::Tensor final_scale(const Mirror& mirror) {
 }
 
 nlohmann::json neurons(const Mirror& mirror, const std::vector<at::Tensor>& activations, int64_t target, double rms) {
-  const auto scale = final_scale(mirror);                                       // [D]
-  const auto& head = weight_of(mirror, "lm_head");                              // [V, D]
-  const auto direction = (head[target].to(at::kDouble) * scale).view({1, -1});  // [1, D]
+  const auto scale = final_scale(mirror);                                                      // [D]
+  const auto& head = weight_of(mirror, "lm_head");                                             // [V, D]
+  const auto direction = (head[target].to(at::kDouble) * scale).to(at::kFloat).view({1, -1});  // [1, D]
   std::vector<Strong> overall;
   auto layers = nlohmann::json::array();
   std::vector<std::vector<Strong>> by_layer;
   for (size_t i = 0; i < activations.size(); ++i) {
-    const auto& down = weight_of(mirror, fmt::format("model.layers.{}.mlp.down_proj", i));      // [D, F]
-    const auto contribution = activations[i] * at::matmul(direction, down.to(at::kDouble))[0];  // [F]
+    const auto& down = weight_of(mirror, fmt::format("model.layers.{}.mlp.down_proj", i));  // [D, F]
+    const auto contribution =
+        activations[i] * at::matmul(direction, down.to(at::kFloat))[0];  // [F], the product in float64
     const auto count = std::min<int64_t>(kByLayer, contribution.numel());
     const auto order = std::get<1>(contribution.abs().topk(count));
     std::vector<Strong> strong;

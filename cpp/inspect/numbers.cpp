@@ -62,8 +62,7 @@ at::Tensor cosines(const at::Tensor& x, const at::Tensor& y) {
   return at::where(product > 0, (x * y).sum(-1) / product, at::zeros_like(product));
 }
 
-nlohmann::json most_probable(const at::Tensor& scores, int64_t count) {
-  const auto p = scores.to(at::kDouble).softmax(-1);
+nlohmann::json most_probable(const at::Tensor& p, int64_t count) {
   const auto [greatest, ids] = p.topk(std::min<int64_t>(count, p.numel()));
   std::vector<std::pair<double, int64_t>> found;
   for (int64_t i = 0; i < ids.numel(); ++i) found.emplace_back(-greatest[i].item<double>(), ids[i].item<int64_t>());

@@ -24,7 +24,7 @@ constexpr int64_t kBins = 20;
 /// x [T, D] and y [T, D] -> cosine of each token's two vectors [T]; 0 where one of them is zero.
 at::Tensor cosines(const at::Tensor& x, const at::Tensor& y);
 
-/// The `count` greatest of scores [V]: [{id, p}], p after softmax; of equal ones the smaller id first.
-nlohmann::json most_probable(const at::Tensor& scores, int64_t count);
+/// The `count` greatest of probabilities p [V], float64: [{id, p}]; of equal ones the smaller id first.
+nlohmann::json most_probable(const at::Tensor& p, int64_t count);
 
 }  // namespace lockstep::inspect

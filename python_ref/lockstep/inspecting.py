@@ -36,7 +36,8 @@ class Inspected:
 
     @property
     def exit_code(self) -> int:
-        """0 the sum check holds in every prompt, 1 it does not or something is not finite."""
+        """0 the sum check holds in every prompt, 1 it does not or something is not finite, 2 Hugging Face's model is not what
+        was asked for."""
         return int(self.data["exit_code"])
 
     def __bool__(self) -> bool:
@@ -110,6 +111,7 @@ def inspect(
             inside.append(model.inspect(texts, ids, chat, target, held, token, digest))
     first = inside[0]
     verdict = _verdict(inside)
+    distrusted = any(model["pedigree"]["failed"] for model in inside)
     return Inspected(
         {
             "format_version": INSPECT_VERSION,
@@ -118,7 +120,7 @@ def inspect(
             "model": {key: first[key] for key in ("family", "layer_types", "digest")},
             "pedigree": first["pedigree"],
             "seconds": {"total": round(time.perf_counter() - started, 3)},
-            "exit_code": int(verdict != "agrees"),
+            "exit_code": 2 if distrusted else int(verdict != "agrees"),
             "options": {"dtype": dtype, "attn": attn, "source": source, "chat": chat, "target": target, "ablate": list(ablate)},
             "models": inside,
         }

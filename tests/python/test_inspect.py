@@ -311,6 +311,11 @@ def test_sum_check_turns_red(twin: Path) -> None:
     assert not found.data["models"][0]["prompts"][0]["sum_check"]["passes"]
 
 
+def test_a_reference_that_is_not_what_was_asked_for_cannot_judge(qwen: Path) -> None:
+    found = inspect(qwen, ids=[IDS], source="hf", patch=lambda m: m.train())
+    assert found.exit_code == 2 and found.data["pedigree"]["failed"] == ["eval_mode"]
+
+
 def test_what_is_not_finite_is_said(qwen: Path, tmp_path: Path) -> None:
     broken = edited(qwen, tmp_path / "nan", lambda t: t["model.layers.3.mlp.down_proj.weight"].fill_(float("nan")))
     found = inspect(broken, ids=[IDS])

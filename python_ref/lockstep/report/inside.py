@@ -49,8 +49,10 @@ def lines(data: dict[str, Any]) -> list[str]:
 def closing(data: dict[str, Any]) -> str:
     count = sum(len(model["prompts"]) for model in data["models"])
     holds = {"agrees": "the sum check holds", "deviates": "the sum check FAILS", "non_finite": "something is not finite"}
-    word = "passes" if data["exit_code"] == 0 else "fails"
-    return f"{word}: {count} prompt{'s' * (count != 1)}, {holds[data['verdict']]}, in {data['seconds']['total']:.1f} s"
+    word = {0: "passes", 1: "fails", 2: "could not judge"}[data["exit_code"]]
+    failed = sorted({name for model in data["models"] for name in model["pedigree"]["failed"]})
+    reference = f" (reference: {', '.join(failed)})" if failed else ""
+    return f"{word}{reference}: {count} prompt{'s' * (count != 1)}, {holds[data['verdict']]}, in {data['seconds']['total']:.1f} s"
 
 
 def _prompt(model: dict[str, Any], number: int, prompt: dict[str, Any]) -> list[str]:

@@ -104,8 +104,12 @@ function start() {
   const root = document.getElementById("page"), text = document.getElementById("data").textContent;
   const live = document.getElementById("live");
   if (live) return void new LivePage(root, JSON.parse(live.textContent));
-  const data = JSON.parse(text);
-  window.lockstep = data.command === "inspect" ? new InspectPage(root, data) : new DriftPage(root, data);
+  try {
+    const data = JSON.parse(text);
+    window.lockstep = data.command === "inspect" ? new InspectPage(root, data) : new DriftPage(root, data);
+  } catch (error) {
+    replace(root, el("header", {}, el("h1", {}, "This file cannot be drawn"), el("p.problem", {}, `It is not as this release writes it: ${error.message}`)));
+  }
 }
 
 document.addEventListener("DOMContentLoaded", start);
