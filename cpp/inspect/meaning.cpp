@@ -1,4 +1,6 @@
 // The same token at the end of several prompts: one vector at the embedding, others above.
+#include <algorithm>
+
 #include "core/error.h"
 #include "inspect/inspection.h"
 #include "inspect/numbers.h"
@@ -31,16 +33,17 @@ nlohmann::json meaning(const std::vector<const Inspection*>& prompts) {
       pairs.push_back({{"prompts", {a, b}}, {"cosine", cosine}, {"distance", distance}, {"relative", relative}});
     }
   }
-  // They part where the mean cosine falls most from one depth to the next.
-  int64_t parts = 1;
-  for (int64_t d = 2; d < depths; ++d) {
-    const auto fall = [&](int64_t at) { return mean[static_cast<size_t>(at - 1)] - mean[static_cast<size_t>(at)]; };
-    if (fall(d) > fall(parts)) parts = d;
+  // They part at the first layer after which they are half as far apart as they ever come; never, if they stay one.
+  const auto least = *std::min_element(mean.begin(), mean.end());
+  nlohmann::json parts = nullptr;
+  if (least < 1 - 1e-12) {
+    const auto half = std::find_if(mean.begin(), mean.end(), [&](double m) { return m <= (1 + least) / 2; });
+    parts = half - mean.begin() - 1;
   }
   return {{"token", prompts[0]->last_id()},
           {"pairs", std::move(pairs)},
           {"mean_cosine", numbers(at::tensor(mean, at::kDouble))},
-          {"part_at_layer", parts - 1}};
+          {"part_at_layer", parts}};
 }
 
 }  // namespace lockstep::inspect

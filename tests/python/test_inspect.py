@@ -339,8 +339,13 @@ def test_the_same_word(embedded: Path) -> None:
         close(pair["distance"][d], (x - y).norm(), 1e-6)
     assert pair["cosine"][0] == 1 and pair["distance"][0] == 0
     assert all(c < 1 for c in pair["cosine"][1:])
-    falls = [a - b for a, b in zip(told["mean_cosine"], told["mean_cosine"][1:], strict=False)]
-    assert told["part_at_layer"] == falls.index(max(falls))
+    half = (1 + min(told["mean_cosine"])) / 2
+    assert told["part_at_layer"] == next(d for d, c in enumerate(told["mean_cosine"]) if c <= half) - 1
+
+
+def test_the_same_prompt_twice_never_parts(qwen: Path) -> None:
+    (told,) = inspect(qwen, ids=[IDS, IDS]).data["models"][0]["meaning"]
+    assert told["part_at_layer"] is None and told["pairs"][0]["distance"] == [0] * 5
 
 
 def test_the_stream_as_it_is_written(told: tuple[Numbers, Seen]) -> None:
@@ -471,9 +476,18 @@ def test_smollm2_facts() -> None:
 
     p = with_held(hf, ablation["layer"], zero)
     close(ablation["after"]["p"], p[model["target"]], 1e-4)
+    stated = (Path(__file__).parents[2] / "README.md").read_text()
+    assert (
+        f"{ablation['before']['p']:.1%}".replace("%", " %") in stated and f"{p[model['target']]:.1%}".replace("%", " %") in stated
+    )
     assert math.isclose(ablation["before"]["p"], hf.logits[-1].double().softmax(-1)[model["target"]].item(), rel_tol=1e-4)
     prompts = ["She put the money in the bank", "The plane began to bank", "They sat down on the river bank"]
     (told,) = inspect(folder, prompts).data["models"][0]["meaning"]
+    cosines = told["mean_cosine"]
+    assert (
+        f"it is {cosines[1]:.3f} after layer 0, {cosines[6]:.3f} after layer 5, where they part, and {cosines[-1]:.3f}" in stated
+    )
+    assert told["part_at_layer"] == 5
     assert all(pair["cosine"][0] == 1 and all(c < 1 for c in pair["cosine"][1:]) for pair in told["pairs"])
 
 

@@ -40,7 +40,8 @@ def lines(data: dict[str, Any]) -> list[str]:
             cosines = told["mean_cosine"]
             text.append(
                 f"  prompts {', '.join(str(i + 1) for i in told['prompts'])} end in {_word(model, told['token'])}: mean cosine "
-                f"{cosines[0]:.6g} at the embedding, {cosines[-1]:.3g} at the end; they part at layer {at}"
+                f"{cosines[0]:.6g} at the embedding, {cosines[-1]:.3g} at the end; "
+                + ("they never part" if at is None else f"they part at layer {at}")
             )
     text.append(closing(data))
     return text

@@ -34,10 +34,11 @@ function drawMeaning(where, model, words) {
     const names = told.mean_cosine.map((_, d) => depthShort(d));
     const series = told.pairs.map((pair) => ({name: pair.prompts.map(name).join(" and "), values: pair.cosine}));
     const apart = told.pairs.map((pair) => ({name: pair.prompts.map(name).join(" and "), values: pair.relative}));
-    const mark = {names, mark: told.part_at_layer + 1, markText: `they part at layer ${told.part_at_layer}`};
+    const parts = told.part_at_layer !== null;
+    const mark = parts ? {names, mark: told.part_at_layer + 1, markText: `they part at layer ${told.part_at_layer}`} : {names};
     return el("div", {}, el("h2", {}, "Same word, other meaning"),
       el("p", {}, `${told.prompts.length} prompts end in ${quoted(words(told.token))}: one vector at the embedding, others above. `
-        + `The mean cosine falls most at layer ${told.part_at_layer}.`),
+        + (parts ? `After layer ${told.part_at_layer} they are half as far apart as they ever come.` : "They never part.")),
       el("div.pair", {},
         figure(lines("Cosine between the streams at the last token", series, "cosine", mark), "cosine by depth",
           ["depth", ...series.map((s) => s.name)], names.map((_, d) => [depthName(d), ...series.map((s) => digits(s.values[d], 6))])),
