@@ -36,8 +36,8 @@ class Refused(Exception):
 class Runs:
     """The one run that may be going on, in a thread of its own, and what came of the last one."""
 
-    def __init__(self, models: Sequence[Any], options: dict[str, Any]) -> None:
-        self.models, self.options = models, options
+    def __init__(self, models: Sequence[Any], names: Sequence[str], options: dict[str, Any]) -> None:
+        self.models, self.names, self.options = models, names, options
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
@@ -89,6 +89,7 @@ class Runs:
             found = inspecting.inspect(
                 [self.models[model]], prompts, **self.options, digest=False, progress=say, passed=passed, opened=opened
             )
+            found.data["models"][0]["name"] = self.names[model]  # as it was asked for, not the folder that it was found in
             self._result = found.data
         except Cancelled:
             self._error = "cancelled"
@@ -110,7 +111,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, models: Sequence[Any], names: list[str], port: int, options: dict[str, Any]) -> None:
         self.token = secrets.token_urlsafe(24)
-        self.runs = Runs(models, options)
+        self.runs = Runs(models, names, options)
         self.page = page.live_page(names, self.token, MOST_PROMPTS, MOST_CHARACTERS).encode()
         super().__init__(("127.0.0.1", port), _Handler)
         self.port = int(self.server_address[1])

@@ -151,8 +151,8 @@ def legible(driver: Any) -> None:
           if (!own || ['SCRIPT', 'STYLE', 'NOSCRIPT', 'OPTION', 'title'].includes(e.tagName)) continue;
           const box = e.getBoundingClientRect(), style = getComputedStyle(e);
           if (!box.width || !box.height) continue;
-          const size = e instanceof SVGElement ? parseFloat(style.fontSize) * e.ownerSVGElement.getBoundingClientRect().width / 640 : parseFloat(style.fontSize);
-          if (size < 8) small.push([e.textContent.slice(0, 40), size]);
+          const size = e instanceof SVGElement ? parseFloat(style.fontSize) * e.ownerSVGElement.getBoundingClientRect().width / e.ownerSVGElement.viewBox.baseVal.width : parseFloat(style.fontSize);
+          if (size < 10) small.push([e.textContent.slice(0, 40), size]);
           if (!e.closest('.scroll, .slices, .chart') && box.right > innerWidth + 1) wide.push(e.textContent.slice(0, 40));
           const ink = rgb(e instanceof SVGElement ? style.fill : style.color), a = lum(ink), b = lum(ground(e));
           if ((Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5) faint.push([e.textContent.slice(0, 40), ink, ground(e)]);

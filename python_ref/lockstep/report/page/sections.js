@@ -85,12 +85,12 @@ function drawNeurons(where, prompt, words) {
   const held = (a) => (a.from_prompt === null ? "0" : `${digits(a.value)}, from prompt ${a.from_prompt}, last position`);
   replace(where, el("h2", {}, "Neurons"),
     el("p", {}, `What each MLP neuron, by itself, writes at the last position towards ${quoted(words(told.target))}: `
-      + "activation \u00d7 (down_proj column \u00b7 (output embedding \u00d7 final norm\u2019s scale)). Divided by the stream\u2019s root mean square it is a share of the logit."),
+      + "activation \u00d7 (down_proj column \u00b7 (output embedding \u00d7 final norm\u2019s scale)). Divided by the stream\u2019s root mean square it is what it adds to the logit."),
     figure(bars("All neurons of a layer together, towards the target", told.layers.map((l) => ({name: `layer ${l.layer}`, short: String(l.layer), value: l.total,
       kind: prompt.layers[l.layer].type === "full_attention" ? "warm" : "cool"})), "contribution"),
     "neurons by layer", ["layer", "all together", "strongest", "activation", "contribution", "its column favours"],
     told.layers.map((l) => [l.layer, digits(l.total), l.top[0].neuron, digits(l.top[0].activation), digits(l.top[0].contribution), favours(l.top[0])])),
-    el("div.scroll", {}, table("The strongest of all layers", ["layer:neuron", "activation", "contribution", "share of the logit", "its column favours"],
+    el("div.scroll", {}, table("The strongest of all layers", ["layer:neuron", "activation", "contribution", "in logits", "its column favours"],
       told.strongest.map((row) => [`${row.layer}:${row.neuron}`, digits(row.activation), digits(row.contribution), digits(row.logit), favours(row)]))),
     el("div.scroll", {}, table("Ablation: the forward again, with one neuron held", ["layer:neuron", "held at", `p of ${quoted(words(told.target))}`, "before", "after"],
       prompt.ablations.map((a) => [`${a.layer}:${a.neuron}`, held(a), `${percent(a.before.p)} \u2192 ${percent(a.after.p)}`, top(a.before.top), top(a.after.top)]))));

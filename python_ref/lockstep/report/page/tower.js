@@ -10,7 +10,8 @@ class Tower {
     this.stage = el("div.stage", {});
     this.hint = el("p.hint", {"aria-live": "polite"});
     this.list = el("div.slices", {role: "group", "aria-label": "Layers, the last on top"});
-    where.append(this.stage, this.hint, this.list);
+    this.legendAt = el("p.key", {});
+    where.append(this.stage, this.hint, this.list, this.legendAt);
     this.space = this.start();
     where.classList.toggle("flat", !this.space);
     if (!this.space) this.hint.textContent = "No WebGL in this browser: the tower is drawn flat.";
@@ -39,7 +40,23 @@ class Tower {
       return button;
     });
     replace(this.list, buttons.reverse());
+    this.legend();
     this.mark();
+  }
+
+  /** Which hue is what, and from which value to which it goes. */
+  legend() {
+    const known = this.slices.map((s) => s.value).filter((v) => v !== null && Number.isFinite(v));
+    const ramp = (kind) => {
+      const steps = [0, 0.25, 0.5, 0.75, 1].map((t) => {
+        const step = el("span", {});
+        step.style.background = shade(kind, t);
+        return step;
+      });
+      return el("span", {}, el("span.ramp", {"aria-hidden": "true"}, steps), typeName(kind));
+    };
+    replace(this.legendAt, [...new Set(this.slices.map((s) => s.kind))].sort().map(ramp),
+      known.length ? el("span", {}, `from ${digits(Math.min(...known))} to ${digits(Math.max(...known))}`) : null);
   }
 
   key(event, i) {
