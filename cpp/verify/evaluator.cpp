@@ -13,13 +13,19 @@ void Values::record(const std::string& point, const at::Tensor& value) {
   at[point] = value.detach();
 }
 
+at::Tensor aligned(const at::Tensor& x) {
+  constexpr uintptr_t kAlignment = 64;  // c10's, on the CPU
+  if (!x.defined() || reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0) return x;
+  return x.clone(at::MemoryFormat::Contiguous);
+}
+
 const at::Tensor* Values::instead(const std::string& point, const at::Tensor& value) {
   if (!forced_ || !forced_->promised(forward_, point)) return nullptr;
   const auto recorded = forced_->tensor(forward_, point);
   if (!recorded.defined()) return nullptr;
   replacement_ = inner_as(recorded, value);
   if (!replacement_.defined()) return nullptr;
-  replacement_ = replacement_.to(value.scalar_type());
+  replacement_ = aligned(replacement_.to(value.scalar_type()));
   return &replacement_;
 }
 

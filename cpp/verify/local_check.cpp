@@ -136,7 +136,7 @@ const Context& LocalCheck::run_context(const Trace* trace, const std::string& fo
 Given LocalCheck::gather(const Sublayer& s, const Side& side, const TraceForward& f) const {
   const auto& trace = *side.trace;
   auto recorded = [&](const std::string& point) {
-    return trace.promised(f.name, point) ? trace.tensor(f.name, point) : at::Tensor();
+    return trace.promised(f.name, point) ? aligned(trace.tensor(f.name, point)) : at::Tensor();
   };
   auto hidden = [&](const std::string& point) {  // [B, T, ...] of this forward, else of no use
     const auto x = recorded(point);
@@ -178,7 +178,7 @@ Given LocalCheck::gather(const Sublayer& s, const Side& side, const TraceForward
     auto state = [&](const char* name, at::Tensor LayerCache::*member) -> at::Tensor {
       const auto point = s.path + "@" + name;
       const auto by_truth = it == side.after.end() ? at::Tensor() : it->second.*member;
-      const auto x = trace.promised(f.past, point) ? trace.tensor(f.past, point) : at::Tensor();
+      const auto x = trace.promised(f.past, point) ? aligned(trace.tensor(f.past, point)) : at::Tensor();
       return x.defined() && by_truth.defined() && x.sizes() == by_truth.sizes() ? x : by_truth;
     };
     if (s.kind == Kind::self_attn) {

@@ -17,6 +17,7 @@
 #include "models/mirror.h"
 #include "verify/bisect.h"
 #include "verify/coverage.h"
+#include "verify/evaluator.h"
 #include "verify/lockstep.h"
 #include "verify/rounding.h"
 
@@ -61,6 +62,7 @@ class Replay {
       mirror_->stream(dtype);
     } else {
       mirror_->bind(dtype);
+      if (options_.digests) lay_apart();
     }
     seconds_["load"] = seconds_since(start);
     forwards();
@@ -88,6 +90,17 @@ class Replay {
       } catch (const InputError& error) {
         throw InputError(fmt::format("input '{}': {}", f.name, error.what()));
       }
+    }
+  }
+
+  /// A converted export is run in what its source was cast to: where the recording had casts, in memory of their own,
+  /// it has views of its file, and where a weight lies is seen in the bits of a product (see aligned()).
+  void lay_apart() {
+    std::map<const void*, at::Tensor> copies;  // a tied head stays the embedding
+    for (const auto* p : mirror_->parameters()) {
+      auto& copy = copies[p->value.const_data_ptr()];
+      if (!copy.defined()) copy = aligned(p->value);
+      mirror_->share(p->name, copy);
     }
   }
 

@@ -96,5 +96,16 @@ TEST(Sublayers, HoldWhatIsInside) {
   EXPECT_FALSE(layer.holds("model.layers.10.output"));
 }
 
+TEST(Aligned, CopiesWhatNoAllocatorWouldPutThere) {
+  const auto whole = at::arange(40, at::kFloat);
+  const auto odd = whole.slice(0, 1, 33).view({4, 8});
+  const auto moved = aligned(odd);
+  EXPECT_TRUE(at::equal(moved, odd));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(moved.const_data_ptr()) % 64, 0u);
+  EXPECT_NE(moved.const_data_ptr(), odd.const_data_ptr());
+  EXPECT_EQ(aligned(whole).const_data_ptr(), whole.const_data_ptr());
+  EXPECT_FALSE(aligned(at::Tensor()).defined());
+}
+
 }  // namespace
 }  // namespace lockstep
