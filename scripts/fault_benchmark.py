@@ -162,14 +162,15 @@ _benches: dict[tuple[str, str], Bench] = {}  # of a worker
 
 
 def planted(
-    folder: Path, model: str, names: list[str] | None, kind: str, layer: int, thorough: bool, from_trace: bool, without_own: bool
-) -> dict[str, Any]:
-    """The row of one plant."""
+    folder: Path, model: str, names: list[str] | None, kind: tuple[str, str], layer: int, thorough: bool, from_trace: bool,
+    without_own: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The row of one plant. kind: name and place, which together are one kind's alone."""
     key = (model, str(folder))
     if key not in _benches:
         _benches[key] = Bench(model, folder, names)
     bench = _benches[key]
-    plant = next(k for k in bench.kinds if k.name == kind)
+    (plant,) = (k for k in bench.kinds if (k.name, k.place) == kind)
     row = bench.run(plant, layer, thorough, from_trace)
     if without_own and row.get("found"):
         try:
@@ -226,7 +227,7 @@ def main() -> int:
             rows += workers.map(
                 planted,
                 [
-                    (model, names, kind.name, layer, options.thorough, options.from_trace, options.without_own)
+                    (model, names, (kind.name, kind.place), layer, options.thorough, options.from_trace, options.without_own)
                     for kind, layer in plants[:share]
                 ],
                 partial(progress, model, share) if options.ray else lambda _: None,

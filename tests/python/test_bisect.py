@@ -67,6 +67,12 @@ PLANTED = [
 ]
 
 
+def test_a_kind_is_known_by_its_name_and_place() -> None:
+    """scripts/fault_benchmark hands both to its tasks; a name alone stands for several places."""
+    places = [(k.name, k.place) for k in faults.kinds()]
+    assert len(set(places)) == len(places) > len({k.name for k in faults.kinds()})
+
+
 @pytest.mark.parametrize(("kind", "place", "layer", "operations", "value"), PLANTED, ids=[p[0] for p in PLANTED])
 def test_a_planted_fault_is_named(
     kind: str, place: str, layer: int, operations: set[str], value: str | None, embedded: Path, about: dict[str, Any],
