@@ -55,12 +55,13 @@ void bind_export(py::module_& m) {
       "replay",
       [](const std::string& folder, const std::string& golden, std::optional<double> atol, double rtol, bool bitwise,
          bool accept_rounding, bool stream, const std::optional<std::map<std::string, std::string>>& digests,
-         const std::set<std::string>& left_out, const std::optional<py::function>& progress) {
+         bool converted, const std::set<std::string>& left_out, const std::optional<py::function>& progress) {
         ReplayOptions options;
         if (atol) options.gate = Gate{*atol, rtol};
         options.bitwise = bitwise, options.accept_rounding = accept_rounding;
         options.stream = stream;
-        options.digests = digests, options.left_out = left_out, options.say = saying(progress);
+        options.digests = digests, options.converted = converted, options.left_out = left_out;
+        options.say = saying(progress);
         nlohmann::json data;
         {
           py::gil_scoped_release release;
@@ -70,7 +71,8 @@ void bind_export(py::module_& m) {
       },
       py::arg("folder"), py::arg("golden"), py::arg("atol") = py::none(), py::arg("rtol") = 0.0,
       py::arg("bitwise") = false, py::arg("accept_rounding") = false, py::arg("stream") = false,
-      py::arg("digests") = py::none(), py::arg("left_out") = std::set<std::string>(), py::arg("progress") = py::none());
+      py::arg("digests") = py::none(), py::arg("converted") = false, py::arg("left_out") = std::set<std::string>(),
+      py::arg("progress") = py::none());
   m.def(
       "replay_lines", [](const py::object& data) { return replay_lines(from_python(data)); }, py::arg("data"));
 

@@ -121,7 +121,10 @@ json export_by_golden(const std::string& folder, const std::string& out, const s
   job.reread(say);
   // The trace's digests are of the source's bytes, which a conversion changed.
   std::map<std::string, std::string> digests;
-  for (const auto& [tensor, stated] : job.tensors().items()) digests[tensor] = stated["source"]["sha256"];
+  for (const auto& [tensor, stated] : job.tensors().items()) {
+    digests[tensor] = stated["source"]["sha256"];
+    wanted.converted |= stated["conversion"] != "none";
+  }
   wanted.digests = digests;
   const auto& left_out = job.plan().tensors_left_out;
   wanted.left_out = {left_out.begin(), left_out.end()};

@@ -62,7 +62,7 @@ class Replay {
       mirror_->stream(dtype);
     } else {
       mirror_->bind(dtype);
-      if (options_.digests) lay_apart();
+      if (options_.converted) lay_apart();
     }
     seconds_["load"] = seconds_since(start);
     forwards();

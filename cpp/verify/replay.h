@@ -21,6 +21,7 @@ struct ReplayOptions {
   bool stream = false;  // one layer's weights in memory at a time
   /// Digests that the model's tensors had before they were converted, by name; else those of its files are computed.
   std::optional<std::map<std::string, std::string>> digests;
+  bool converted = false;  // some of those tensors were: the recording's run had casts where the model's has its file
   std::set<std::string> left_out;  // tensors that an export does not carry: their digests are not expected
   std::function<void(const std::string&)> say;
 };

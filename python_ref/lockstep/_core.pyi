@@ -290,6 +290,7 @@ def replay(
     accept_rounding: bool = False,
     stream: bool = False,
     digests: dict[str, str] | None = None,
+    converted: bool = False,
     left_out: set[str] = ...,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:

@@ -141,9 +141,11 @@ def check(
         manifest = json.loads((Path(folder) / "lockstep.manifest.json").read_text(encoding="utf-8"))
         digests = {name: tensor["source"]["sha256"] for name, tensor in manifest["tensors"].items()}
         left_out = set(manifest["left_out"]["tensors"])
+        converted = any(tensor["conversion"] != "none" for tensor in manifest["tensors"].values())
         found = _core.replay(
-            os.fspath(folder), os.fspath(replay), stream=stream, digests=digests, left_out=left_out, progress=progress
-        )
+            os.fspath(folder), os.fspath(replay), stream=stream, digests=digests, converted=converted, left_out=left_out,
+            progress=progress,
+        )  # fmt: skip
         data["replay"] = found
         data["verdict"], data["exit_code"] = worst([data["verdict"], found["verdict"]]), found["exit_code"]
     head = {key: data[key] for key in ("format_version", "command", "verdict", "model")}
