@@ -310,11 +310,11 @@ def in_halves(model: Any) -> None:
 def test_other_bits_by_rounding_alone_pass(embedded: Path) -> None:
     found = checked(patch=in_halves)
     assert (found.exit_code, found.verdict) == (0, "rounding"), found.data["check"]
-    assert found.data["check"]["first"]["step"] == 0
+    assert found.data["check"]["first"]["step"] in (0, 1)  # with AVX2 alone the prompt's products have the same bits in halves
 
 
 def test_near_ties_that_rounding_decides_are_ties(embedded: Path, tmp_path: Path, embedded_prompts: list[list[int]]) -> None:
-    """Head rows that differ by 1e-7: other bits choose the other token, and that is no failure."""
+    """Head rows that differ by 3e-8: other bits choose the other token, and that is no failure."""
     free = Mirror.load(embedded).generate(torch.tensor([embedded_prompts[0]]), max_new_tokens=24)["tokens"][0]
     others = [i for i in range(1018, 0, -1) if i not in free]
 
@@ -323,7 +323,7 @@ def test_near_ties_that_rounding_decides_are_ties(embedded: Path, tmp_path: Path
         tensors["lm_head.weight"] = head.clone()
         source = torch.Generator().manual_seed(1)
         for other, token in zip(others, sorted(set(free)) * 30, strict=False):  # many copies of each: one of them flips
-            tensors["lm_head.weight"][other] = head[token] + 1e-7 * torch.randn(head.shape[1], generator=source)
+            tensors["lm_head.weight"][other] = head[token] + 3e-8 * torch.randn(head.shape[1], generator=source)
 
     folder = edited(embedded, tmp_path / "x", near, lambda c: c.update(tie_word_embeddings=False))
     found = checked(folder, tokens=24, patch=in_halves)
