@@ -124,7 +124,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30  # a peer that sends nothing does not hold its thread
     server_version, sys_version = "lockstep", ""
-    body_read = False
 
     def do_GET(self) -> None:
         self._answered(self._get)
@@ -136,13 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the address holds the token."""
 
     def _answered(self, act: Callable[[], None]) -> None:
-        self.body_read = False
         try:
             self._check()
             act()
         except Refused as refusal:
             self.close_connection = True  # a body that was not read would be taken for the next request
-            self._drain()
             self._send(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True
@@ -204,7 +201,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{stated[:12]} bytes: expected at most {MOST_BYTES}")
         if self.headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected application/json")
-        self.body_read = True
         try:
             body = json.loads(self.rfile.read(int(stated)))
         except (ValueError, RecursionError):
@@ -212,13 +208,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             raise Refused(HTTPStatus.BAD_REQUEST, "expected an object")
         return body
-
-    def _drain(self) -> None:
-        """Reads on for a while what is refused, so that the answer is seen before the connection goes."""
-        stated = self.headers.get("Content-Length", "")
-        left = min(int(stated), 4 * MOST_BYTES) if stated.isdigit() and len(stated) < 10 and not self.body_read else 0
-        while left > 0 and (block := self.rfile.read(min(left, 65536))):
-            left -= len(block)
 
     def _json(self, value: Any) -> None:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
