@@ -188,6 +188,12 @@ nlohmann::json Inspection::finish(const at::Tensor& logits, const std::optional<
                              {"stream", writes(normed)},
                              {"neurons", neurons(mirror_, activations, target, rms)}};
   told["finite"] = last.isfinite().all().item<bool>() && streams_.back().isfinite().all().item<bool>();
+
+  // Kept is what other prompts ask for: last rows and activations.
+  for (auto& stream : streams_) stream = stream.slice(0, -1).clone();
+  for (auto& layer : layers_)
+    layer.gate = layer.q_rope = layer.k_rope = layer.decay = layer.beta = layer.state = at::Tensor();
+  followed_.clear(), last_rows_.clear();
   return told;
 }
 
@@ -207,6 +213,7 @@ nlohmann::json Inspection::depth() const {
 nlohmann::json Inspection::lens(const at::Tensor& p, int64_t answer, int64_t target) const {
   auto place = [&](int64_t id) -> nlohmann::json {
     const auto mine = p[id];
+    if (!mine.isfinite().item<bool>()) return {{"id", id}, {"rank", nullptr}, {"p", nullptr}};
     const auto before = (p > mine).sum() + (p.slice(0, 0, id) == mine).sum();
     return {{"id", id}, {"rank", before.item<int64_t>() + 1}, {"p", number(mine.item<double>())}};
   };

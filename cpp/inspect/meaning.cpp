@@ -28,7 +28,7 @@ nlohmann::json meaning(const std::vector<const Inspection*>& prompts) {
         mean[static_cast<size_t>(d)] += near / double(count);
         cosine.push_back(number(near));
         distance.push_back(number(apart));
-        relative.push_back(number(size > 0 ? apart / size : 0));
+        relative.push_back(number(size == 0 ? 0 : apart / size));
       }
       pairs.push_back({{"prompts", {a, b}}, {"cosine", cosine}, {"distance", distance}, {"relative", relative}});
     }
@@ -36,7 +36,7 @@ nlohmann::json meaning(const std::vector<const Inspection*>& prompts) {
   // They part at the first layer after which they are half as far apart as they ever come; never, if they stay one.
   const auto least = *std::min_element(mean.begin(), mean.end());
   nlohmann::json parts = nullptr;
-  if (least < 1 - 1e-12) {
+  if (least < 1 - 1e-12) {  // false for a NaN
     const auto half = std::find_if(mean.begin(), mean.end(), [&](double m) { return m <= (1 + least) / 2; });
     parts = half - mean.begin() - 1;
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "inspect/inspection.h"
@@ -60,7 +61,8 @@ nlohmann::json neurons(const Mirror& mirror, const std::vector<at::Tensor>& acti
     by_layer.push_back(std::move(strong));
   }
   std::stable_sort(overall.begin(), overall.end(), [](const Strong& a, const Strong& b) {
-    return std::abs(a.contribution) > std::abs(b.contribution);
+    const auto size = [](const Strong& s) { return std::isfinite(s.contribution) ? std::abs(s.contribution) : 0; };
+    return size(a) > size(b);
   });
   overall.resize(std::min<size_t>(overall.size(), kOverall));
 

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-
 namespace lockstep::inspect {
 
 nlohmann::json number(double x) {
@@ -45,30 +43,34 @@ nlohmann::json spread(const at::Tensor& x_in) {
 nlohmann::json shares(const at::Tensor& x_in) {
   const auto every = x_in.to(at::kDouble).flatten();
   const auto x = every.masked_select(every.isfinite());
-  if (x.numel() == 0) throw InputError("the inspector: nothing finite to tell of");
+  const auto least = [&] { return x.numel() ? x.min().item<double>() : NAN; };
+  const auto most = [&] { return x.numel() ? x.max().item<double>() : NAN; };
   const auto bins = (x * double(kBins)).floor().clamp(0, kBins - 1).to(at::kLong);
   const auto counts = at::bincount(bins, {}, kBins);
   auto histogram = nlohmann::json::array();
   for (int64_t i = 0; i < kBins; ++i) histogram.push_back(counts[i].item<int64_t>());
   return {{"mean", number(x.mean().item<double>())},
-          {"min", number(x.min().item<double>())},
-          {"max", number(x.max().item<double>())},
+          {"min", number(least())},
+          {"max", number(most())},
           {"below_tenth", number((x < 0.1).to(at::kDouble).mean().item<double>())},
           {"histogram", std::move(histogram)}};
 }
 
 at::Tensor cosines(const at::Tensor& x, const at::Tensor& y) {
   const auto product = x.norm(2, {-1}) * y.norm(2, {-1});
-  return at::where(product > 0, (x * y).sum(-1) / product, at::zeros_like(product));
+  return at::where(product == 0, at::zeros_like(product), (x * y).sum(-1) / product);
 }
 
 nlohmann::json most_probable(const at::Tensor& p, int64_t count) {
   const auto [greatest, ids] = p.topk(std::min<int64_t>(count, p.numel()));
   std::vector<std::pair<double, int64_t>> found;
-  for (int64_t i = 0; i < ids.numel(); ++i) found.emplace_back(-greatest[i].item<double>(), ids[i].item<int64_t>());
-  std::sort(found.begin(), found.end());
+  for (int64_t i = 0; i < ids.numel(); ++i) found.emplace_back(greatest[i].item<double>(), ids[i].item<int64_t>());
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    const auto key = [](double p) { return std::isfinite(p) ? -p : 0.0; };  // a NaN has no place: it is the last
+    return std::pair(key(a.first), a.second) < std::pair(key(b.first), b.second);
+  });
   auto list = nlohmann::json::array();
-  for (const auto& [p_negative, id] : found) list.push_back({{"id", id}, {"p", number(-p_negative)}});
+  for (const auto& [probability, id] : found) list.push_back({{"id", id}, {"p", number(probability)}});
   return list;
 }
 

@@ -3,10 +3,12 @@ the mirror's captures, or from Hugging Face's."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,15 +92,12 @@ def inspect(
     each layer and may raise; opened is told how many layers a model has.
     raises LoadError for what cannot be loaded and InputError for what cannot be run.
     """
-    check_options(dtype, attn, "all", 0.0, 0.0, threads)
-    if source not in ("mirror", "hf"):
-        raise InputError(f"--source {source!r}: expected mirror or hf")
+    held = checked_options(dtype, attn, source, threads, ablate)
     if patch is not None and source != "hf":
         raise InputError("patch: it changes Hugging Face's model, which runs with source='hf' only")
-    texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
+    texts = [_text(t) for t in ([prompts] if isinstance(prompts, str) else prompts or ())]
     if bool(texts) == bool(ids):
         raise InputError("expected --prompt or --ids" + (", found both" if texts else ""))
-    held = [Held.parse(text) for text in ablate]
     names: list[Any] = list(models) if isinstance(models, (list, tuple)) else [models]
     started = time.perf_counter()
     say = progress or (lambda _: None)
@@ -127,6 +126,19 @@ def inspect(
     )
 
 
+def checked_options(dtype: str, attn: str, source: str, threads: int | None, ablate: Sequence[str]) -> list[Held]:
+    """What can be said of the options before a model is open -> what is held. raises InputError"""
+    check_options(dtype, attn, "all", 0.0, 0.0, threads)
+    if source not in ("mirror", "hf"):
+        raise InputError(f"--source {source!r}: expected mirror or hf")
+    return [Held.parse(text) for text in ablate]
+
+
+def _text(text: str) -> str:
+    """As the tokenizer reads it: a lone surrogate, which is how Python holds a byte that is no UTF-8, is no text."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _verdict(inside: list[dict[str, Any]]) -> str:
     every = [p for model in inside for p in model["prompts"]]
     if not all(p["finite"] for p in every):
@@ -141,7 +153,7 @@ class _Model:
         self, name: str | os.PathLike[str] | None, revision: str | None, dtype: str, attn: str, source: str,
         patch: Callable[[Any], Any] | None, say: Progress, passed: Callable[[], None] | None,
     ) -> None:  # fmt: skip
-        self.name = "the embedded checkpoint" if name is None else os.fspath(name)
+        self.name = "the embedded checkpoint" if name is None else _text(os.fspath(name))
         self.folder: Path = hub.resolve(name, revision)
         self.dtype, self.attn, self.source, self.say, self.passed = dtype, attn, source, say, passed
         say(f"opening {self.folder}")
@@ -166,8 +178,7 @@ class _Model:
                 raise InputError(f"a prompt of {len(row)} tokens: expected 1 to {MOST_TOKENS}; every number is told per token")
         wanted = self._target(target)
         for h in held:
-            if h.prompt is not None and not 1 <= h.prompt <= len(sequences):
-                raise InputError(f"--ablate {h.layer}:{h.neuron}={h.prompt}: expected a prompt from 1 to {len(sequences)}")
+            self._check(h, len(sequences))
 
         runs = []
         for number, row in enumerate(sequences, 1):
@@ -191,6 +202,16 @@ class _Model:
         }
         data["vocabulary"] = self._vocabulary(data)
         return data
+
+    def _check(self, h: Held, prompts: int) -> None:
+        layers = len(self.about["layer_types"])
+        if h.layer >= layers:
+            raise InputError(f"--ablate {h.layer}:{h.neuron}: layer {h.layer}: expected 0 to {layers - 1}")
+        neurons = self.mirror.parameter(f"model.layers.{h.layer}.mlp.down_proj.weight").shape[1]
+        if h.neuron >= neurons:
+            raise InputError(f"--ablate {h.layer}:{h.neuron}: neuron {h.neuron}: expected 0 to {neurons - 1}")
+        if h.prompt is not None and not 1 <= h.prompt <= prompts:
+            raise InputError(f"--ablate {h.layer}:{h.neuron}={h.prompt}: expected a prompt from 1 to {prompts}")
 
     def _tokenizer(self, needed: bool) -> Tokenizer | None:
         try:
@@ -240,14 +261,25 @@ class _Model:
         cache = self.reference.new_cache()
         forward = given.Forward("prompt", ids)
         if inspection is None:
-            return self.reference.forward(forward, cache)
+            with self._told_of_layers():
+                return self.reference.forward(forward, cache)
         with Capture(self.reference.model, self.reference.modeling, "all") as capture:
             capture.sink, capture.cache = _Sink(inspection, self.passed), cache
             return self.reference.forward(forward, cache)
 
+    @contextlib.contextmanager
+    def _told_of_layers(self) -> Iterator[None]:
+        """`passed` is called after each layer here too, so that it can be cancelled."""
+        assert self.reference is not None
+        passed = self.passed or (lambda: None)
+        handles = [layer.register_forward_hook(lambda *_: passed()) for layer in self.reference.model.model.layers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def _ablate(self, row: list[int], told: dict[str, Any], h: Held, runs: list[Any]) -> dict[str, Any]:
-        _, _, own = runs[0]
-        own.activation(h.layer, h.neuron)  # refused by name if it is not there
         value = 0.0 if h.prompt is None else runs[h.prompt - 1][2].activation(h.layer, h.neuron)
         last_only = h.prompt is not None
         ids = torch.tensor([row])
@@ -260,7 +292,7 @@ class _Model:
         return {
             "layer": h.layer,
             "neuron": h.neuron,
-            "value": value,
+            "value": value if math.isfinite(value) else None,
             "from_prompt": h.prompt,
             "positions": "last" if last_only else "all",
             "before": {"p": told["target_p"], "top": told["next"][:3]},

@@ -80,8 +80,8 @@ def matrix(
             [(about, dtype, attn, *shared[a], *shared[b]) for a, b, dtype, attn in chosen],
             lambda i: say(f"comparing: pair {min(i + 1, len(chosen))} of {len(chosen)}"),
         )
-        for pair_rows, summary in found:
-            rows += pair_rows
+        for number, (pair_rows, summary) in enumerate(found):
+            rows += [{**row, "pair": number} for row in pair_rows]  # two environments may have one release's name
             pairs.append(summary)
     verdict = worst(pair["verdict"] for pair in pairs)
     return {

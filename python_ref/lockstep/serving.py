@@ -21,8 +21,8 @@ MOST_CHARACTERS = 20_000  # of one prompt
 MOST_BYTES = 4 * MOST_PROMPTS * MOST_CHARACTERS  # of a request
 
 
-class Cancelled(Exception):
-    """The person pressed Cancel."""
+class Cancelled(BaseException):
+    """The person pressed Cancel. Nobody on the way takes it for what a model raised."""
 
 
 class Refused(Exception):
@@ -41,37 +41,49 @@ class Runs:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
+        self._number = 0
         self._text, self._steps, self._done_steps = "", 1, 0
         self._error: str | None = None
         self._result: dict[str, Any] | None = None
 
-    def start(self, model: int, prompts: list[str]) -> None:
+    def start(self, model: int, prompts: list[str]) -> int:
+        """-> the run's number, by which it is asked for."""
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if self._alive():
                 raise Refused(HTTPStatus.CONFLICT, "a run is going on; wait for it or cancel it")
             self._cancelled.clear()
             self._text, self._error, self._result = "starting", None, None
             self._steps, self._done_steps = 1, 0
+            self._number += 1
             self._thread = threading.Thread(target=self._run, args=(model, prompts), daemon=True)
             self._thread.start()
+            return self._number
+
+    def _alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def state(self) -> dict[str, Any]:
-        alive = self._thread is not None and self._thread.is_alive()
-        share = min(1.0, self._done_steps / self._steps)
-        return {
-            "text": self._text,
-            "share": round(share, 3),
-            "error": self._error,
-            "done": not alive and self._result is not None,
-        }
+    def state(self, run: int) -> dict[str, Any]:
+        with self._lock:
+            self._check(run)
+            if self._alive():
+                share = min(1.0, self._done_steps / self._steps)
+                return {"text": self._text, "share": round(share, 3), "error": None, "done": False}
+            error = self._error or (None if self._result is not None else "the run ended unexpectedly")
+            return {"text": self._text, "share": 1, "error": error, "done": error is None}
 
-    def result(self) -> dict[str, Any]:
-        if self._result is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no result: nothing has run to its end")
-        return self._result
+    def result(self, run: int) -> dict[str, Any]:
+        with self._lock:
+            self._check(run)
+            if self._alive() or self._result is None:
+                raise Refused(HTTPStatus.NOT_FOUND, "there is no result: the run has not come to its end")
+            return self._result
+
+    def _check(self, run: int) -> None:
+        if run != self._number or self._number == 0:
+            raise Refused(HTTPStatus.NOT_FOUND, "no such run: another has begun since, or none has")
 
     def _run(self, model: int, prompts: list[str]) -> None:
         def passed() -> None:
@@ -99,9 +111,10 @@ class Runs:
             self._error = f"unexpected {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
     def join(self) -> None:
+        """Cancels what is going on and waits for it: a thread in C++ must not outlive the interpreter."""
         self.cancel()
         if self._thread is not None:
-            self._thread.join(30)
+            self._thread.join()
 
 
 class Server(ThreadingHTTPServer):
@@ -117,6 +130,9 @@ class Server(ThreadingHTTPServer):
         self.port = int(self.server_address[1])
         self.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         self.url = f"http://127.0.0.1:{self.port}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that leaves in the middle is no news."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -141,8 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as refusal:
             self.close_connection = True  # a body that was not read would be taken for the next request
             self._send(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
-        except (BrokenPipeError, ConnectionResetError, TimeoutError):
-            self.close_connection = True
 
     def _check(self) -> None:
         """This machine's browser, at this address, with the token: nobody else."""
@@ -152,22 +166,27 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin")
         if origin is not None and origin not in {f"http://{host}" for host in self.server.hosts}:
             raise Refused(HTTPStatus.FORBIDDEN, "Origin: expected this page's own")
-        stated = self.headers.get("X-Lockstep-Token") or (parse_qs(urlsplit(self.path).query).get("token") or [""])[0]
+        try:
+            self.address = urlsplit(self.path)
+            self.query = {name: values[0] for name, values in parse_qs(self.address.query).items()}
+        except ValueError:
+            raise Refused(HTTPStatus.BAD_REQUEST, "no such page") from None
+        stated = self.headers.get("X-Lockstep-Token") or self.query.get("token", "")
         if not hmac.compare_digest(stated.encode("utf-8", "replace"), self.server.token.encode()):
             raise Refused(HTTPStatus.FORBIDDEN, "token: expected the one in the address that `lockstep inspect --serve` printed")
 
     def _get(self) -> None:
-        path = urlsplit(self.path).path
+        path = self.address.path
         if path == "/":
             return self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
-        if path == "/progress":
-            return self._json(self.server.runs.state())
-        if path == "/result":
-            return self._json(self.server.runs.result())
+        if path in ("/progress", "/result"):
+            run = self.query.get("run", "")
+            number = int(run) if run.isascii() and run.isdigit() and len(run) < 10 else 0
+            return self._json(self.server.runs.state(number) if path == "/progress" else self.server.runs.result(number))
         raise Refused(HTTPStatus.NOT_FOUND, "no such page")
 
     def _post(self) -> None:
-        path = urlsplit(self.path).path
+        path = self.address.path
         body = self._body()
         if path == "/cancel":
             self.server.runs.cancel()
@@ -188,14 +207,13 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"a prompt of {longest} characters: expected at most {MOST_CHARACTERS}",
             )
-        self.server.runs.start(model, prompts)
-        self._json({})
+        self._json({"run": self.server.runs.start(model, prompts)})
 
     def _body(self) -> dict[str, Any]:
         if self.headers.get("Transfer-Encoding"):
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
         stated = self.headers.get("Content-Length", "")
-        if not stated.isdigit():
+        if not (stated.isascii() and stated.isdigit()):
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "expected a Content-Length")
         if len(stated) > 9 or int(stated) > MOST_BYTES:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{stated[:12]} bytes: expected at most {MOST_BYTES}")

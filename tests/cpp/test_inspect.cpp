@@ -70,6 +70,17 @@ TEST(Inspect, WhatIsNotFiniteIsNull) {
   EXPECT_EQ(numbers(at::tensor({1.0, NAN, INFINITY}, at::kDouble)), nlohmann::json({1.0, nullptr, nullptr}));
 }
 
+TEST(Inspect, NothingFiniteIsToldAsNothing) {
+  const auto nothing = at::full({4}, NAN, at::kDouble);
+  const auto told = shares(nothing);
+  for (const char* key : {"mean", "min", "max", "below_tenth"}) EXPECT_TRUE(told[key].is_null()) << key;
+  EXPECT_EQ(told["histogram"], nlohmann::json(std::vector<int>(20, 0)));
+  EXPECT_EQ(shares(at::tensor({NAN, 0.5}, at::kDouble))["mean"], 0.5);
+  for (const auto& next : most_probable(nothing, 3)) EXPECT_TRUE(next["p"].is_null());
+  EXPECT_TRUE(std::isnan(cosines(nothing.unsqueeze(0), nothing.unsqueeze(0))[0].item<double>()));
+  EXPECT_EQ(cosines(row({0, 0}), row({1, 0}))[0].item<double>(), 0);
+}
+
 TEST(Inspect, AttentionOfOneHeadByHand) {
   // Two tokens, one head of one dim: the second query sees keys 0 and ln 3, so it gives them 1/4 and 3/4.
   const auto q = at::ones({1, 1, 2, 1}, at::kDouble);

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 import lockstep
-from conftest import edited
+from conftest import edited, make_twin
+from lockstep import inspecting
 from lockstep.inspecting import inspect
 from lockstep.report import page
 from lockstep.serving import Server
 from test_page import EVIL
+from test_serving import OPTIONS, slowed
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -212,7 +214,7 @@ def test_everything_by_keyboard(browser: Browser, inside: dict[str, Any], tmp_pa
         if found in ("", None):
             break
         reached.append(str(found))
-    for wanted in ("prompt", "token", "slice", "Play", "Step", "Dark or light"):
+    for wanted in ("prompt", "token", "slice", "Play", "Step", "theme"):
         assert any(wanted in name for name in reached), (wanted, reached)
     assert driver.execute_script("return document.querySelectorAll('canvas[tabindex]').length") == 1
 
@@ -225,6 +227,18 @@ def test_everything_by_keyboard(browser: Browser, inside: dict[str, Any], tmp_pa
     button.send_keys(Keys.ARROW_UP)
     driver.switch_to.active_element.send_keys(Keys.ENTER)
     assert driver.find_element(By.CSS_SELECTOR, "#panel h2").text.startswith("Layer 1")
+    # A control that draws itself anew has the focus still; a table that was open is, write after write.
+    for control in ("prompt", "statistic"):
+        driver.find_element(By.ID, control).send_keys(Keys.ARROW_DOWN)
+        assert driver.switch_to.active_element.get_attribute("id") == control
+        assert driver.find_element(By.ID, control).get_property("selectedIndex") != 0
+    theme = driver.find_element(By.ID, "theme")
+    theme.send_keys(Keys.ENTER)
+    assert driver.switch_to.active_element.get_attribute("id") == "theme"
+    driver.find_element(By.CSS_SELECTOR, "#writes summary").send_keys(Keys.ENTER)
+    (step,) = [b for b in driver.find_elements(By.CSS_SELECTOR, "#writes button") if b.text == "Step"]
+    step.send_keys(Keys.ENTER)
+    assert driver.find_element(By.CSS_SELECTOR, "#writes details").get_attribute("open") is not None
     # A table beside every picture.
     assert driver.execute_script("return [...document.querySelectorAll('figure')].every((f) => f.querySelector('table'))")
     assert driver.execute_script("return document.querySelectorAll('figure').length") > 6
@@ -246,6 +260,7 @@ def test_the_stream_as_it_is_written(browser: Browser, inside: dict[str, Any], t
         (button,) = [b for b in driver.find_elements(By.CSS_SELECTOR, "#writes button") if b.text == name]
         button.click()
 
+    assert driver.execute_script("return lockstep.writes.pause()") == 2000  # less motion: slower
     assert "the embedding" in said()
     press("Step")
     assert "linear_attn writes" in said() or "self_attn writes" in said()
@@ -257,9 +272,14 @@ def test_the_stream_as_it_is_written(browser: Browser, inside: dict[str, Any], t
     first, last = driver.find_elements(By.CSS_SELECTOR, "#writes select")
     Select(last).select_by_index(0)
     assert steps.get_attribute("max") == "2"
+    Select(first).select_by_index(3)  # past the last: it stays before it, and says so
+    assert first.get_property("value") == "0"
     press("Play")
+    driver.find_element(By.ID, "theme").click()  # other colours, the same moment
     press("Pause")
-    assert first.is_displayed() and errors(driver) == []
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-reduced-motion", "value": ""}]})
+    assert driver.execute_script("return lockstep.writes.pause()") < 1000
+    assert errors(driver) == []
     shot(driver, "writes")
 
 
@@ -338,18 +358,88 @@ def test_the_drift_view(browser: Browser, embedded: Path, tmp_path: Path) -> Non
     assert errors(driver) == []
 
 
-def test_the_live_page(browser: Browser, embedded: Path, qwen: Path) -> None:
-    options = {
-        "chat": False,
-        "dtype": "float32",
-        "attn": "sdpa",
-        "source": "mirror",
-        "target": None,
-        "ablate": (),
-        "threads": None,
-    }
+def test_what_is_not_finite_is_a_dash(browser: Browser, qwen: Path, tmp_path: Path) -> None:
+    broken = edited(qwen, tmp_path / "nan", lambda t: t["model.layers.2.mlp.down_proj.weight"].fill_(float("nan")))
+    driver = browser()
+    shown(driver, inspect(broken, ids=[[1, 2, 3, 4]]).data, tmp_path / "page.html")
+    numbers = [e.text for e in driver.find_elements(By.CSS_SELECTOR, ".slice .number")]
+    assert numbers[:2] == ["\u2013", "\u2013"] and "\u2013" not in numbers[2:]
+    assert "not finite" in driver.find_element(By.TAG_NAME, "header").text
+    assert errors(driver) == []
+
+
+def test_two_models_of_other_sizes(browser: Browser, embedded: Path, tmp_path: Path) -> None:
+    one = make_twin(tmp_path / "one", "llama", num_hidden_layers=1)
+    driver = browser()
+    shown(driver, inspect([one, embedded], ids=[[5]]).data, tmp_path / "page.html")
+    assert len(slice_colours(driver)) == 1
+    near = driver.execute_script("return lockstep.tower.space.camera.position.length()")
+    Select(driver.find_element(By.ID, "model")).select_by_index(1)
+    assert len(slice_colours(driver)) == 8
+    assert driver.execute_script("return lockstep.tower.space.camera.position.length()") >= near
+    x, y = driver.execute_script("return lockstep.tower.space.place(7)")
+    box = driver.execute_script(
+        "const b = document.querySelector('canvas').getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]"
+    )
+    assert box[0] < x < box[2] and box[1] < y < box[3]
+    assert str(one) in driver.find_element(By.TAG_NAME, "footer").text
+    assert errors(driver) == []
+
+
+def test_the_drift_views_gate_is_the_runs_own(browser: Browser, embedded: Path, tmp_path: Path) -> None:
+    """What agrees is green, unless only bits pass; a NaN is the darkest, not the palest; hostile names are text."""
+
+    def nudge(model: Any) -> None:
+        model.model.layers[1].mlp.down_proj.weight.data[0, 0] += 1e-7
+
+    driver = browser()
+    for bitwise in (False, True):
+        data = lockstep.verify(embedded, ids="1,2,3,4", patch=nudge, bitwise=bitwise).data
+        drift(driver, data, tmp_path / "verify.html")
+        marked = driver.execute_script("return lockstep.tower.slices.map((s) => s.bad)")
+        leg = driver.find_elements(By.CSS_SELECTOR, ".leg")[1]
+        assert any(marked) == bitwise and leg.get_attribute("data-passes") == str(not bitwise).lower()
+
+    evil = copy.deepcopy(data)
+    for point in evil["points"]:
+        if point["point"].startswith("model.layers.5"):
+            point.update(verdict="non_finite", max_abs=None, ratio=None)
+        else:
+            point.update(verdict="rounding", floor=1e-7, ratio=1.0)
+    evil["options"].update(bitwise=False, accept="rounding")
+    evil["points"][0]["point"] = evil["model"]["family"] = EVIL
+    values = drift(driver, evil, tmp_path / "evil.html")
+    assert values[5] is None and slice_colours(driver)[5] == "000000"
+    assert driver.find_element(By.CSS_SELECTOR, "#panel h2").text.startswith("Layer 5")
+    assert driver.execute_script("return [window.hit === undefined, document.images.length]") == [True, 0]
+    assert errors(driver) == []
+
+
+def test_the_drift_view_of_a_matrix_and_of_a_failed_replay(browser: Browser, embedded: Path, tmp_path: Path) -> None:
+    driver = browser()
+    points = [{"point": f"model.layers.{i}.mlp.output", "input": "a", "verdict": "rounding", "max_abs": 1e-6, "floor": 1e-7, "ratio": 1.0 + i, "pair": n}
+              for n in (0, 1) for i in range(3 + n)]  # fmt: skip
+    pair = {"a": "5.18.0", "b": "5.18.0", "dtype": "float32", "attn": "sdpa", "verdict": "rounding", "changed": []}
+    data = {"command": "matrix", "format_version": 1, "verdict": "rounding", "exit_code": 0, "pairs": [pair, pair], "points": points,
+            "model": {"family": "qwen3_5", "layer_types": ["linear_attention"] * 4, "digest": "x"}, "options": {"bitwise": False},
+            "pedigree": {"environments": [{"python": "p", "transformers": "5.18.0", "torch": "t", "cpu_capability": "c"}]}}  # fmt: skip
+    assert drift(driver, data, tmp_path / "matrix.html") == [1, 2, 3, None]
+    Select(driver.find_element(By.ID, "pair")).select_by_index(1)
+    assert driver.execute_script("return lockstep.tower.slices.map((s) => s.value)") == [1, 2, 3, 4]
+
+    changed = edited(embedded, tmp_path / "other", lambda t: t["model.layers.4.mlp.down_proj.weight"][0].add_(1))
+    lockstep.trace(tmp_path / "g", changed, golden=True)
+    lockstep.export(embedded, tmp_path / "out")
+    checked = lockstep.check(tmp_path / "out", replay=tmp_path / "g")
+    assert checked["exit_code"] == 1
+    values = drift(driver, checked, tmp_path / "check.html")
+    assert values[4] and "model.layers.4.mlp.down_proj.weight" in driver.find_element(By.ID, "legs").text
+    assert errors(driver) == []
+
+
+def test_the_live_page(browser: Browser, embedded: Path, qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = browser(network=True)
-    with Server([embedded, qwen], ["embedded", "twin"], 0, options) as server:
+    with Server([embedded, qwen], ["embedded", "twin"], 0, OPTIONS) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
@@ -368,6 +458,19 @@ def test_the_live_page(browser: Browser, embedded: Path, qwen: Path) -> None:
             assert "Same word, other meaning" in driver.find_element(By.ID, "meaning").text
             shot(driver, "live")
             legible(driver)
+
+            # One page's canvas at a time: the one before has given its memory back.
+            assert driver.execute_script("return document.querySelectorAll('canvas').length") == 1
+
+            # Cancelled in the middle: said, and Run works at once.
+            inner = inspecting.inspect
+            monkeypatch.setattr(inspecting, "inspect", slowed(inner))
+            driver.find_element(By.ID, "prompt-text").send_keys("the")
+            driver.find_element(By.ID, "run").click()
+            driver.find_element(By.ID, "cancel").click()
+            WebDriverWait(driver, 60).until(lambda d: d.find_element(By.CSS_SELECTOR, "#said.problem").text == "cancelled")
+            monkeypatch.setattr(inspecting, "inspect", inner)
+            run("", 3)
 
             # What cannot run is said on the page.
             Select(driver.find_element(By.ID, "live-model")).select_by_index(1)

@@ -317,10 +317,20 @@ def test_a_reference_that_is_not_what_was_asked_for_cannot_judge(qwen: Path) -> 
 
 
 def test_what_is_not_finite_is_said(qwen: Path, tmp_path: Path) -> None:
-    broken = edited(qwen, tmp_path / "nan", lambda t: t["model.layers.3.mlp.down_proj.weight"].fill_(float("nan")))
-    found = inspect(broken, ids=[IDS])
-    assert found.exit_code == 1 and found.data["verdict"] == "non_finite"
-    json.dumps(found.data, allow_nan=False)
+    """From the first layer on, so that every number of every other one is touched; and through the command."""
+    broken = edited(qwen, tmp_path / "nan", lambda t: t["model.layers.0.mlp.down_proj.weight"].fill_(float("nan")))
+    for ids in ([IDS], [IDS, IDS[2:]], [[1]]):
+        found = inspect(broken, ids=ids, ablate=["1:1"])
+        assert found.exit_code == 1 and found.data["verdict"] == "non_finite"
+        json.dumps(found.data, allow_nan=False)
+    depth = found.data["models"][0]["prompts"][0]["depth"]
+    assert depth[0]["lens"]["answer"]["rank"] is not None and depth[2]["lens"]["answer"] == {
+        "id": depth[0]["lens"]["answer"]["id"], "rank": None, "p": None,
+    }  # fmt: skip
+    html = tmp_path / "nan.html"
+    done = lockstep("inspect", broken, "--ids", "1,2,3", "--ids", "4,2,3", "--html", html)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("fails: 2 prompts, something is not finite") and html.exists()
 
 
 def test_the_same_word(embedded: Path) -> None:
@@ -453,10 +463,24 @@ def test_the_command_refuses(qwen: Path, tmp_path: Path) -> None:
         ((qwen, "--ids", "1,x"), "--ids"),
         ((tmp_path / "none", "--ids", "1"), "no such folder"),
         ((qwen, "--serve", "--ids", "1"), "prompts are typed in the page"),
+        ((qwen, "--serve", "--dtype", "float8"), "--dtype"),
+        ((qwen, "--serve", "--ablate", "x"), "LAYER:NEURON"),
+        ((qwen, "--ids", "1", "--port", "80"), "expected with --serve only"),
     ):
         done = lockstep("inspect", *arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_that_are_no_text(embedded: Path, tmp_path: Path) -> None:
+    """A prompt's byte that is no UTF-8 comes as a lone surrogate: read as the tokenizer reads it, written as text."""
+    files = [tmp_path / "a.json", tmp_path / "a.html"]
+    command = [str(Path(sys.executable).with_name("lockstep")).encode(), b"inspect", b"--prompt", b"caf\xe9", b"--json",
+               *(x for x in (str(files[0]).encode(), b"--html", str(files[1]).encode()))]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "caf?" in json.loads(files[0].read_text())["models"][0]["prompts"][0]["text"]
+    assert "caf?" in files[1].read_text()
 
 
 @pytest.mark.full

@@ -186,6 +186,11 @@ def test_hues_stay_apart_for_all_eyes(theme: str, eyes: str) -> None:
     palette: Any = page.PALETTE[theme]
     assert apart(palette["cool"], palette["warm"], eyes) > 20  # about 2 can just be seen side by side
     for hue in ("cool", "warm"):
+        for other in ("bad", "none"):  # one is what could not be measured, the other what was not compared
+            colour = palette[other]
+            assert min(
+                distance(seen_by(shade(palette[hue], t / 20), eyes), seen_by(shade((colour, colour), 0), eyes)) for t in range(21)
+            ) > (12 if other == "bad" else 8)
         low, high = (seen_by(shade(palette[hue], t), eyes) for t in (0, 1))
         assert distance(low, high) > 30  # small and large
         assert (low[0] > high[0]) == (theme == "light")
@@ -229,6 +234,7 @@ def test_the_page_draws_what_the_commands_write(embedded: Path, tmp_path: Path) 
         ({"command": "inspect", "format_version": 1, "models": []}, "models: expected at least one"),
         ({"command": "bisect", "format_version": 1, "faults": [{}]}, "not as this release writes it"),
         ({"command": "verify", "format_version": 1, "legs": 3}, "legs: expected an object"),
+        ({"command": "verify", "format_version": 1, "atol": float("nan")}, "cannot be written as JSON"),
     ],
 )
 def test_other_json_is_refused(data: dict[str, Any], message: str) -> None:
@@ -246,10 +252,16 @@ def test_the_report_command(tmp_path: Path, embedded: Path) -> None:
     good.write_text(json.dumps(lockstep.verify(embedded, ids="1,2,3").data))
     done = run(good, "-o", out)
     assert done.returncode == 0 and out.read_text().startswith("<!doctype html>"), done.stderr
-    bad = tmp_path / "bad.json"
+    odd = tmp_path / "odd.json"
+    odd.write_text('{"command": "verify", "format_version": 1, "x": 1e999, "y": NaN, "verdict": "\\ud800"}')
+    done = run(odd, "-o", out)
+    assert done.returncode == 0 and data_of(out.read_text())["x"] is None, done.stderr
+    bad, deep = tmp_path / "bad.json", tmp_path / "deep.json"
     bad.write_text("{")
+    deep.write_text('{"command": "verify", "format_version": 1, "x": ' + "[" * 100_000 + "]" * 100_000 + "}")
     for arguments, message in (
         ((bad, "-o", tmp_path / "x.html"), "found no JSON"),
+        ((deep, "-o", tmp_path / "x.html"), "JSON"),
         ((tmp_path / "none.json", "-o", tmp_path / "x.html"), "No such file"),
         ((good, "-o", good), "would overwrite"),
     ):

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -24,18 +26,15 @@ from lockstep.serving import MOST_BYTES, MOST_CHARACTERS, MOST_PROMPTS, Server
 Answer = tuple[int, dict[str, str], bytes]
 
 
-@pytest.fixture
-def server(embedded: Path) -> Iterator[Server]:
-    options = {
-        "chat": False,
-        "dtype": "float32",
-        "attn": "sdpa",
-        "source": "mirror",
-        "target": None,
-        "ablate": (),
-        "threads": None,
-    }
-    with Server([embedded], ["embedded"], 0, options) as made:
+# What `lockstep inspect --serve` hands on.
+OPTIONS: dict[str, Any] = {
+    "chat": False, "dtype": "float32", "attn": "sdpa", "source": "mirror", "target": None, "ablate": (), "token": -1, "threads": None,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["mirror", "hf"])
+def server(request: pytest.FixtureRequest, embedded: Path) -> Iterator[Server]:
+    with Server([embedded], ["embedded"], 0, {**OPTIONS, "source": request.param}) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield made
@@ -60,9 +59,12 @@ def ask(server: Server, method: str, path: str, body: Any = None, **headers: str
         connection.close()
 
 
-def finished(server: Server) -> dict[str, Any]:
+def finished(server: Server, started: Answer) -> dict[str, Any]:
+    """The state at the end of the run that was started so."""
+    assert started[0] == 200, started
+    number = json.loads(started[2])["run"]
     for _ in range(600):
-        state = json.loads(ask(server, "GET", "/progress")[2])
+        state = json.loads(ask(server, "GET", f"/progress?run={number}")[2])
         if state["done"] or state["error"]:
             return state
         time.sleep(0.05)
@@ -78,12 +80,13 @@ def test_a_run_and_a_second_prompt(server: Server) -> None:
     assert status == 200 and body.startswith(b"<!doctype html>")
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'") and "connect-src 'self'" in policy and "unsafe" not in policy
-    assert ask(server, "GET", "/result")[0] == 404
-    for prompts in (["Permission is"], ["Permission is", "THE SOFTWARE"]):
-        assert run(server, *prompts)[0] == 200
-        assert finished(server)["done"]
-        told = json.loads(ask(server, "GET", "/result")[2])
+    for number in ("", "0", "1", "x", "\u00b2", "9" * 30):
+        assert ask(server, "GET", f"/result?run={quote(number)}")[0] == 404
+    for number, prompts in enumerate((["Permission is"], ["Permission is", "THE SOFTWARE"]), 1):
+        assert finished(server, run(server, *prompts))["done"]
+        told = json.loads(ask(server, "GET", f"/result?run={number}")[2])
         assert [p["text"] for p in told["models"][0]["prompts"]] == prompts
+    assert ask(server, "GET", "/result?run=1")[0] == 404  # another has begun since: it is not handed out in its place
 
 
 def test_only_the_loopback_address(server: Server) -> None:
@@ -117,9 +120,9 @@ def test_who_may_not_ask(server: Server) -> None:
         ):
             status, _, answer = ask(server, method, path, body, **headers)
             assert status == 403 and "error" in json.loads(answer), (headers, path)
-    assert not json.loads(ask(server, "GET", "/progress")[2])["done"]
+    assert ask(server, "GET", "/progress?run=1")[0] == 404  # nothing has run
     for host in ("127.0.0.1", "localhost"):
-        assert ask(server, "GET", "/progress", Host=f"{host}:{port}", Origin=f"http://{host}:{port}")[0] == 200
+        assert ask(server, "GET", "/", Host=f"{host}:{port}", Origin=f"http://{host}:{port}")[0] == 200
 
 
 def test_what_is_refused(server: Server) -> None:
@@ -145,41 +148,65 @@ def test_what_is_refused(server: Server) -> None:
     assert ask(server, "POST", "/other", {})[0] == 404 and ask(server, "GET", "/etc/passwd")[0] == 404
     assert ask(server, "PUT", "/run", {})[0] == 501
     # The server is as it was.
-    assert run(server, "Permission is")[0] == 200 and finished(server)["done"]
+    assert finished(server, run(server, "Permission is"))["done"]
+
+
+def test_peers_that_speak_no_http_are_no_news(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    host = f"Host: 127.0.0.1:{server.port}\r\n"
+    token = f"X-Lockstep-Token: {server.token}\r\nContent-Type: application/json\r\n"
+    for text, status in (
+        (f"GET http://[x HTTP/1.1\r\n{host}\r\n", b" 400 "),
+        (f"POST /run HTTP/1.1\r\n{host}{token}Content-Length: \u00b2\r\n\r\n", b" 411 "),
+        ("\x16\x03\x01 nonsense\r\n\r\n", b"400"),
+        ("GET / HT", None),
+        ("", None),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as peer:
+            peer.sendall(text.encode("latin-1"))
+            if status is None:  # gone in the middle, with a reset
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                assert status in peer.recv(200)
+    assert finished(server, run(server, "Permission is"))["done"]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_prompt_that_cannot_run_is_said(server: Server) -> None:
     for prompt, message in (("", "empty prompt"), ("a b " * 4000, "every number is told per token")):
-        assert run(server, prompt)[0] == 200
-        state = finished(server)
+        started = run(server, prompt)
+        state = finished(server, started)
         assert message in state["error"] and not state["done"]
-        assert ask(server, "GET", "/result")[0] == 404
+        assert ask(server, "GET", f"/result?run={json.loads(started[2])['run']}")[0] == 404
 
 
-def test_one_run_at_a_time_and_cancel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = inspecting.inspect
+def slowed(inspect: Any) -> Any:
+    """The same with a fifth of a second in each layer."""
 
     def slow(*args: Any, passed: Any, **kwargs: Any) -> Any:
         def waits() -> None:
             time.sleep(0.2)
             passed()
 
-        return inner(*args, passed=waits, **kwargs)
+        return inspect(*args, passed=waits, **kwargs)
 
-    monkeypatch.setattr(inspecting, "inspect", slow)
-    assert run(server, "Permission is")[0] == 200
+    return slow
+
+
+def test_one_run_at_a_time_and_cancel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "inspect", slowed(inspecting.inspect))
+    started = run(server, "Permission is")
     status, _, answer = run(server, "THE")
     assert status == 409 and "a run is going on" in json.loads(answer)["error"]
     assert ask(server, "POST", "/cancel", {})[0] == 200
-    assert finished(server)["error"] == "cancelled"
+    assert finished(server, started)["error"] == "cancelled"
     monkeypatch.undo()
-    assert run(server, "THE")[0] == 200 and finished(server)["done"]
+    assert finished(server, run(server, "THE"))["done"]  # at once: who is told of the end may begin again
 
 
 def test_text_that_is_markup_comes_back_as_text(server: Server) -> None:
     evil = "</script><img src=x onerror=alert(1)>"
-    assert run(server, evil)[0] == 200 and finished(server)["done"]
-    _, headers, body = ask(server, "GET", "/result")
+    assert finished(server, run(server, evil))["done"]
+    _, headers, body = ask(server, "GET", "/result?run=1")
     assert headers["Content-Type"] == "application/json" and headers["X-Content-Type-Options"] == "nosniff"
     assert json.loads(body)["models"][0]["prompts"][0]["text"] == evil
 

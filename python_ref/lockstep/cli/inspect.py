@@ -37,7 +37,7 @@ def inspect(
     attn: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
     source: Annotated[str, typer.Option(help="Whose captures: mirror or hf.")] = "mirror",
     serve: Annotated[bool, typer.Option("--serve", help="A live page on this machine instead: type prompts there.")] = False,
-    port: Annotated[int, typer.Option(help="With --serve: the port; 0 takes a free one.")] = 0,
+    port: Annotated[int | None, typer.Option(help="With --serve: the port; a free one if left out.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads; the machine's cores if left out.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress: the closing line alone.")] = False,
@@ -59,6 +59,7 @@ def inspect(
     from ..native import InputError
     from ..report import files, inside, page
 
+    inspecting.checked_options(dtype, attn, source, threads, ablate or ())
     names: list[Any] = list(models) if models else [None]
     folders = [hub.resolve(name, revision) for name in names]
     options: dict[str, Any] = {
@@ -72,9 +73,11 @@ def inspect(
     if serve:
         if prompt or ids or html or json_file:
             raise InputError("--serve: prompts are typed in the page; leave out --prompt, --ids, --html and --json")
-        if not 0 <= port <= 65535:
+        if port is not None and not 0 <= port <= 65535:
             raise InputError(f"--port {port}: expected 0 to 65535")
-        return _serve(folders, [_shown(name) for name in names], port, {**options, "threads": threads})
+        return _serve(folders, [_shown(name) for name in names], port or 0, {**options, "token": token, "threads": threads})
+    if port is not None:
+        raise InputError(f"--port {port}: expected with --serve only")
     for option, path in (("--html", html), ("--json", json_file)):
         files.check_writable(option, path, folders)
     if html and json_file and html.resolve() == json_file.resolve():

@@ -40,7 +40,7 @@ def lines(data: dict[str, Any]) -> list[str]:
             cosines = told["mean_cosine"]
             text.append(
                 f"  prompts {', '.join(str(i + 1) for i in told['prompts'])} end in {_word(model, told['token'])}: mean cosine "
-                f"{cosines[0]:.6g} at the embedding, {cosines[-1]:.3g} at the end; "
+                f"{_number(cosines[0], '.6g')} at the embedding, {_number(cosines[-1])} at the end; "
                 + ("they never part" if at is None else f"they part at layer {at}")
             )
     text.append(closing(data))
@@ -62,14 +62,15 @@ def _prompt(model: dict[str, Any], number: int, prompt: dict[str, Any]) -> list[
     text.append(f"    residual norms  {sparkline(norms)}  {_number(norms[0])} to {_number(norms[-1])}")
     gates = [layer["mixer"]["gate"]["mean"] for layer in prompt["layers"] if "gate" in layer["mixer"]]
     if gates:
-        text.append(f"    mean gates      {sparkline(gates)}  {min(gates):.3f} to {max(gates):.3f}")
-    top = "  ".join(f"{_word(model, t['id'])} {t['p']:.1%}" for t in prompt["next"][:5])
+        known = [gate for gate in gates if gate is not None] or [None]
+        text.append(f"    mean gates      {sparkline(gates)}  {_number(min(known), '.3f')} to {_number(max(known), '.3f')}")
+    top = "  ".join(f"{_word(model, t['id'])} {_number(t['p'], '.1%')}" for t in prompt["next"][:5])
     text.append(f"    next            {top}")
     for a in prompt["ablations"]:
-        held = f"at {a['value']:.4g} of prompt {a['from_prompt']}" if a["from_prompt"] else "at zero"
+        held = f"at {_number(a['value'], '.4g')} of prompt {a['from_prompt']}" if a["from_prompt"] else "at zero"
         text.append(
             f"    ablation        neuron {a['layer']}:{a['neuron']} {held}: p of {_word(model, prompt['target'])} "
-            f"{a['before']['p']:.2%} to {a['after']['p']:.2%}"
+            f"{_number(a['before']['p'], '.2%')} to {_number(a['after']['p'], '.2%')}"
         )
     check = prompt["sum_check"]
     sign = "holds" if check["passes"] else "FAILS"
@@ -77,8 +78,9 @@ def _prompt(model: dict[str, Any], number: int, prompt: dict[str, Any]) -> list[
     return text
 
 
-def _number(x: float | None) -> str:
-    return "-" if x is None else f"{x:.3g}"
+def _number(x: float | None, form: str = ".3g") -> str:
+    """What is not finite is null in the data, and a dash here."""
+    return "-" if x is None else format(x, form)
 
 
 def _word(model: dict[str, Any], token: int) -> str:

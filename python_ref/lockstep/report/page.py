@@ -7,6 +7,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -24,10 +25,11 @@ SCRIPTS = (
 COMMANDS = {"verify": 1, "bisect": 1, "matrix": 1, "check": 1, "inspect": 1}  # what a page is made of, and up to which version
 
 # The ends of each hue, from the least to the most. Warm and cool stay apart for colour-blind eyes all the way (a test
-# computes their distance), and both run from pale to strong on light ground and from dim to bright on dark ground.
+# computes their distance), and both run from pale to strong on light ground and from dim to bright on dark ground. `bad` is
+# what could not be measured at all, `none` what was not compared.
 PALETTE = {
-    "light": {"cool": ("#a9c7ec", "#08306b"), "warm": ("#f6b26b", "#8f2d00"), "none": "#c9ccd1"},
-    "dark": {"cool": ("#1f4e8c", "#b9dcff"), "warm": ("#8a3d00", "#ffd08a"), "none": "#4a4f57"},
+    "light": {"cool": ("#a9c7ec", "#08306b"), "warm": ("#f6b26b", "#8f2d00"), "none": "#c9ccd1", "bad": "#000000"},
+    "dark": {"cool": ("#1f4e8c", "#b9dcff"), "warm": ("#8a3d00", "#ffd08a"), "none": "#4a4f57", "bad": "#ffffff"},
 }
 
 
@@ -37,7 +39,12 @@ def page(data: Mapping[str, Any]) -> str:
     title = f"Lockstep: {command}"
     if command == "inspect":
         title += " " + ", ".join(str(model.get("name", "")) for model in data["models"])
-    return _html({**data, "shown": _shown(data)}, title, live=None)
+    try:
+        return _html({**data, "shown": _shown(data)}, title, live=None)
+    except (ValueError, TypeError, RecursionError) as error:  # NaN from Python, objects, nesting without end
+        raise InputError(
+            f"{command}: it cannot be written as JSON ({type(error).__name__}: {str(error).splitlines()[0]})"
+        ) from None
 
 
 def live_page(models: list[str], token: str, most_prompts: int, most_characters: int) -> str:
@@ -71,13 +78,12 @@ def _html(data: Mapping[str, Any], title: str, live: Mapping[str, Any] | None) -
         f"<script>{own}</script>",
         "</body></html>",
     ]
-    return "\n".join(parts) + "\n"
+    return ("\n".join(parts) + "\n").encode("utf-8", "replace").decode()  # a lone surrogate is no text
 
 
 def _data(name: str, value: Any) -> str:
     """A JSON element. No text in it can end the element: `<` is written as an escape."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    text = text.encode("utf-8", "replace").decode()  # a lone surrogate is no text
     return f'<script type="application/json" id="{name}">{text.replace("<", chr(92) + "u003c")}</script>'
 
 
@@ -158,10 +164,16 @@ def _fault(fault: Mapping[str, Any]) -> dict[str, Any]:
     return {"title": findings.fault_text(dict(fault)), "lines": lines}
 
 
+def _finite(text: str) -> float | None:
+    """A number that no float holds, like 1e999, is not finite: null, as everywhere."""
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
 def read(path: Path) -> dict[str, Any]:
     """The JSON of a command. raises InputError"""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None, parse_float=_finite)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -34,7 +34,7 @@ function bars(label, items, unit, mark = "bar") {
   axis(chart, low, high, y, unit);
   const step = (width - left - right) / items.length;
   items.forEach((item, i) => {
-    if (item.value === null) return;
+    if (item.value === null || item.value === undefined) return;
     const from = y(Math.max(item.value, 0)), to = y(Math.min(item.value, 0));
     const bar = svg(`rect.${mark}.` + (item.kind || "plain"),
       {x: left + i * step + step * 0.12, width: step * 0.76, y: from, height: Math.max(to - from, 0.75)},
@@ -53,7 +53,7 @@ function bars(label, items, unit, mark = "bar") {
 function lines(label, series, unit, options = {}) {
   const chart = frame(label), {left, right, top, bottom, width, height} = CHART;
   const every = series.flatMap((s) => s.values);
-  const logarithmic = options.log && every.every((v) => v > 0);
+  const logarithmic = options.log && every.every((v) => v === null || v > 0);
   const [low, high] = range(every, false);
   const scaled = (v) => (logarithmic ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
   const y = (v) => top + (height - top - bottom) * (1 - scaled(v));

@@ -22,14 +22,30 @@ function fill(element, classes, attributes, children) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else element.setAttribute(key, value === true ? "" : String(value));
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined) element.append(child);
   }
   return element;
 }
 
+/** New children for old ones; the control that had the focus has it still, and tables that were open are. */
 function replace(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  const active = element.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const opened = new Map([...element.querySelectorAll("details")].map((d) => [d.firstElementChild.textContent, d.open]));
+  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  for (const details of element.querySelectorAll("details")) {
+    const before = opened.get(details.firstElementChild.textContent);
+    if (before !== undefined) details.open = before;
+  }
+  if (active !== null && !element.contains(document.activeElement)) {
+    const again = [...element.querySelectorAll("button, select, input, textarea, summary, [tabindex]")].find((e) => nameOf(e) === active);
+    if (again) again.focus();
+  }
+}
+
+/** What a control is known by, whichever element it is at the moment. */
+function nameOf(control) {
+  return control.id || `${control.tagName} ${control.dataset.layer || control.getAttribute("aria-label") || control.textContent}`;
 }
 
 /** Rows of a table below a picture: what is drawn, as text. */
@@ -63,4 +79,5 @@ function quoted(text) {
   return "\u201c" + text.replace(/\n/g, "\u23ce").replace(/\t/g, "\u21e5") + "\u201d";
 }
 
-const mean = (list) => list.reduce((sum, x) => sum + x, 0) / list.length;
+/** Null, which is what is not finite, makes the mean null. */
+const mean = (list) => (list.includes(null) ? null : list.reduce((sum, x) => sum + x, 0) / list.length);

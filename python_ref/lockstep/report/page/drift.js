@@ -3,16 +3,24 @@
 
 const VERDICTS = ["identical", "agrees", "rounding", "deviates", "dtype", "shape", "missing", "non_finite"];
 const worse = (a, b) => (VERDICTS.indexOf(b) > VERDICTS.indexOf(a) ? b : a);
-const passing = (verdict) => VERDICTS.indexOf(verdict) >= 0 && VERDICTS.indexOf(verdict) <= 2;
+
+/** The worst verdict that this run lets pass: a replay says it; verify and matrix by their options; bisect asks for rounding. */
+function gateOf(data) {
+  const options = data.options || {};
+  if (options.passes) return options.passes;
+  if (options.bitwise || data.command === "check") return "identical";
+  return data.command === "verify" && !options.accept ? "agrees" : "rounding";
+}
 
 function layerOf(point) {
-  const found = /^model\.layers\.(\d+)(?:\.|@|$)/.exec(point);
+  const found = /^model\.(?:language_model\.)*layers\.(\d+)(?:[.@ ]|$)/.exec(point);  // a file may have more before it
   return found ? Number(found[1]) : null;
 }
 
 class DriftPage {
   constructor(root, data) {
     this.data = data;
+    this.gate = gateOf(data);
     this.types = (data.model && data.model.layer_types) || [];
     this.pair = 0;
     this.layer = 0;
@@ -26,8 +34,12 @@ class DriftPage {
     replace(root, this.head, el("main", {}, this.legsAt, this.faultsAt, first, this.outsideAt), el("footer", {}, environment(data), this.environments()));
     if (first) this.tower = new Tower(this.towerAt, (layer) => { this.layer = layer; this.drawLayer(); });
     this.draw();
-    const worst = this.rows.find((row) => !passing(row.verdict) && row.layer !== null);
+    const worst = this.rows.find((row) => row.bad && row.layer !== null && row.layer < this.types.length);
     if (first && worst) this.tower.choose(worst.layer);
+  }
+
+  passing(verdict, gate = this.gate) {
+    return VERDICTS.includes(verdict) && VERDICTS.indexOf(verdict) <= VERDICTS.indexOf(gate);
   }
 
   draw() {
@@ -51,22 +63,25 @@ class DriftPage {
       });
     }
     if (data.command === "check") {
-      return (data.tensors || []).map((t) => ({name: t.name, layer: layerOf(t.name), verdict: t.verdict, bad: !passing(t.verdict), ratio: null,
-        difference: passing(t.verdict) ? 0 : 1, cells: [String(t.expected || "\u2013").slice(0, 12), String(t.found || "\u2013").slice(0, 12)]}));
+      const tensors = (data.tensors || []).map((t) => ({name: t.name, layer: layerOf(t.name), verdict: t.verdict, bad: !this.passing(t.verdict), ratio: null,
+        difference: this.passing(t.verdict) ? 0 : 1, cells: [String(t.expected), String(t.found)]}));
+      return [...tensors, ...this.pointRows((data.replay && data.replay.points) || [], data.replay ? gateOf(data.replay) : null)];
     }
     let points = data.points || [];
-    if (data.command === "matrix" && data.pairs && data.pairs.length) {
-      const now = data.pairs[this.pair];
-      points = points.filter((p) => ["a", "b", "dtype", "attn"].every((key) => p[key] === now[key]));
-    }
-    return points.map((p) => ({name: p.point, layer: layerOf(p.point), verdict: p.verdict, bad: !passing(p.verdict), ratio: p.ratio === undefined ? null : p.ratio,
+    if (data.command === "matrix" && data.pairs && data.pairs.length) points = points.filter((p) => p.pair === this.pair);
+    return this.pointRows(points, this.gate);
+  }
+
+  pointRows(points, gate) {
+    return points.map((p) => ({name: p.point, layer: layerOf(p.point), verdict: p.verdict, bad: !this.passing(p.verdict, gate), ratio: p.ratio === undefined ? null : p.ratio,
       difference: p.max_abs === undefined ? null : p.max_abs, cells: [p.input || "\u2013", digits(p.max_abs, 3), digits(p.floor, 3)]}));
   }
 
   /** In multiples of the noise floor where any is known; else the size of the difference, and for check the tensors that are not as stated. */
   measure() {
-    if (this.data.command === "check") return {value: (row) => row.difference, name: "tensors not as stated", add: true};
-    if (this.rows.some((row) => row.ratio !== null)) return {value: (row) => (row.ratio === null ? 0 : row.ratio), name: "times the noise floor"};
+    if (this.data.command === "check") return {value: (row) => Number(row.bad), name: "not as stated", add: true};
+    // Without a ratio a good row is no difference, and a bad one could not be measured at all: NaN, missing, another shape.
+    if (this.rows.some((row) => row.ratio !== null)) return {value: (row) => (row.ratio === null ? (row.bad ? null : 0) : row.ratio), name: "times the noise floor"};
     return {value: (row) => row.difference, name: "largest |difference| (this file holds no noise floors)"};
   }
 
@@ -84,12 +99,15 @@ class DriftPage {
   }
 
   drawLegs() {
-    const {data} = this, legs = data.legs || {}, boxes = [];
-    const box = (name, verdict, ...lines) => boxes.push(el("div.leg", {"data-passes": verdict === null ? null : String(passing(verdict))},
+    const {data} = this, legs = data.legs || (data.replay && data.replay.legs) || {}, boxes = [];
+    const box = (name, verdict, ...lines) => boxes.push(el("div.leg", {"data-passes": verdict === null ? null : String(this.passing(verdict, name === "Provenance" ? "identical" : data.replay ? gateOf(data.replay) : this.gate))},
       el("h3", {}, name), verdict === null ? null : el("p.verdict", {}, verdict), lines.filter(Boolean).map((line) => el("p", {}, line))));
     if (legs.provenance) {
       const p = legs.provenance;
-      box("Provenance", p.verdict, p.compared === undefined ? null : `${p.compared} tensors compared`, ...(p.differing || []).slice(0, 6).map((d) => d.tensor));
+      const differing = p.differing || [];
+      box("Provenance", p.verdict, p.compared === undefined ? null : `${p.compared} tensors compared`,
+        ...differing.slice(0, 6).map((d) => `${d.tensor}${d.index ? ` ${JSON.stringify(d.index)}` : ""}: expected ${d.reference}, found ${d.mirror}`),
+        differing.length > 6 ? `and ${differing.length - 6} more` : null, data.mirror ? `the mirror has other files: ${data.mirror.digest}` : null);
     }
     if (legs.lockstep) {
       const l = legs.lockstep;
@@ -102,21 +120,34 @@ class DriftPage {
         coverage.absent && coverage.absent.length ? `absent in this model: ${coverage.absent.join(", ")}` : null);
     }
     const failed = data.pedigree && data.pedigree.failed;
-    if (failed && failed.length) box("Reference", "deviates", `failed its own checks: ${failed.join(", ")}`);
+    if (failed && failed.length) box("Reference", "non_finite", `failed its own checks: ${failed.join(", ")}`);
     replace(this.legsAt, boxes);
   }
 
   drawFaults() {
     const {data} = this, faults = data.faults || [], shown = (data.shown && data.shown.faults) || [];
     const changed = data.command === "matrix" ? ((data.pairs || [])[this.pair] || {}).changed || [] : [];
-    const files = data.command === "check" ? (data.files || []).filter((f) => !passing(f.verdict)) : [];
+    const files = data.command === "check" ? (data.files || []).filter((f) => !this.passing(f.verdict)) : [];
     replace(this.faultsAt, faults.length ? el("h2", {}, faults.length === 1 ? "One fault" : `${faults.length} faults`) : null,
       shown.map((f) => el("article.fault", {}, el("h3", {}, f.title), f.lines.map((line) => el("p", {}, line)))),
-      data.shown && data.shown.notes && data.shown.notes.length ? el("details", {}, el("summary", {}, "Notes"), data.shown.notes.map((n) => el("p", {}, n))) : null,
+      this.notes(),
       changed.length ? [el("h2", {}, "What changed"), el("ul", {}, changed.map((c) => el("li", {}, `${c.sublayer} (first ${c.first}, ${c.input})`)))] : null,
       files.length ? [el("h2", {}, "Files not as stated"), el("ul", {}, files.map((f) => el("li", {}, `${f.name}: ${f.verdict}`)))] : null,
       data.parameters && data.parameters.length ? [el("h2", {}, "Parameters that differ from the file"), el("ul", {}, data.parameters.map((p) =>
         el("li", {}, `${p.parameter} ${JSON.stringify(p.index)}: file ${p.file}, candidate ${p.candidate}`)))] : null);
+  }
+
+  /** What else the JSON says of why it passes or not. */
+  notes() {
+    const {data} = this, coverage = data.coverage || {}, replay = data.replay || data, lines = [...((data.shown && data.shown.notes) || [])];
+    if (replay.why) lines.push(replay.why);
+    for (const name of coverage.extra || []) lines.push(`extra: ${name} is in the file but not in its manifest`);
+    if (coverage.nan_rows) lines.push(`${coverage.nan_rows} rows hold a NaN that came from above`);
+    for (const [name, reason] of Object.entries(coverage.dropped || {})) lines.push(`not run: ${name}: ${reason}`);
+    const uncompared = coverage.not_compared || data.not_compared || [];
+    if (uncompared.length) lines.push(`${uncompared.length} points not compared: ${uncompared.slice(0, 3).join(", ")}${uncompared.length > 3 ? ", ..." : ""}`);
+    if (data.steps && data.steps.first) lines.push(`decoding ${data.steps.count} tokens: first not rounding in ${data.steps.first.input}, ${data.steps.first.point}`);
+    return lines.length ? el("details", {open: true}, el("summary", {}, "Notes"), lines.map((line) => el("p", {}, line))) : null;
   }
 
   drawTower() {

@@ -9,7 +9,7 @@ class LivePage {
     this.model = el("select", {id: "live-model", "aria-label": "Model", onchange: () => { this.prompts = []; this.list(); }}, live.models.map((name, i) => el("option", {value: i}, name)));
     this.run = el("button", {type: "button", id: "run", onclick: () => this.start()}, "Run");
     this.cancel = el("button", {type: "button", id: "cancel", disabled: true, onclick: () => this.ask("cancel", {})}, "Cancel");
-    this.clear = el("button", {type: "button", onclick: () => { this.prompts = []; this.list(); }}, "Forget the prompts");
+    this.clear = el("button", {id: "clear", type: "button", onclick: () => { this.prompts = []; this.list(); }}, "Forget the prompts");
     this.bar = el("progress", {max: 1, value: 0, hidden: true});
     this.said = el("p", {id: "said", role: "status"});
     this.held = el("ol", {});
@@ -46,21 +46,22 @@ class LivePage {
     if (prompts.length > this.live.most_prompts) return this.say(`At most ${this.live.most_prompts} prompts; forget some first.`, true);
     this.busy(true);
     try {
-      await this.ask("run", {model: Number(this.model.value || 0), prompts});
+      const {run} = await this.ask("run", {model: Number(this.model.value || 0), prompts});
       for (;;) {
-        const state = await this.ask("progress");
+        const state = await this.ask(`progress?run=${run}`);
         if (state.error) throw new Error(state.error);
         if (state.done) break;
         this.bar.value = state.share;
         this.say(state.text);
         await new Promise((wake) => setTimeout(wake, 200));
       }
-      const data = await this.ask("result");
+      const data = await this.ask(`result?run=${run}`);
       this.prompts = prompts;
       this.text.value = "";
       this.list();
       this.say(`${prompts.length} prompt${prompts.length > 1 ? "s" : ""}, ${data.seconds.total} s`);
       const inside = el("div", {});
+      if (window.lockstep) window.lockstep.close();
       replace(this.below, inside);
       window.lockstep = new InspectPage(inside, data);
       window.lockstep.prompt = prompts.length - 1;
@@ -73,7 +74,7 @@ class LivePage {
   }
 
   busy(is) {
-    this.run.disabled = is;
+    for (const control of [this.run, this.model, this.clear]) control.disabled = is;
     this.cancel.disabled = !is;
     this.bar.hidden = !is;
     this.bar.value = 0;

@@ -2,15 +2,16 @@
 "use strict";
 
 function themeButton(redraw) {
-  const button = el("button", {type: "button", onclick: () => {
+  return el("button", {id: "theme", type: "button", onclick: () => {
     document.documentElement.dataset.theme = dark() ? "light" : "dark";
     redraw();
   }}, "Dark or light");
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  return button;
 }
 
 function environment(data) {
+  if ((data.models || []).length > 1) {
+    return data.models.map((model) => [el("h3", {}, model.name), environment({...data, models: null, model, pedigree: model.pedigree})]);
+  }
   const p = data.pedigree || {}, say = (name, value) => (value === null || value === undefined || value === "" ? null : [el("dt", {}, name), el("dd", {}, String(value))]);
   return el("dl.facts.foot", {}, say("command", data.command), say("verdict", data.verdict), say("torch", p.torch), say("transformers", p.transformers),
     say("dtype", p.dtype), say("attention", p.attn), say("variant", p.variant), say("threads", p.threads), say("CPU", p.cpu_capability),
@@ -48,6 +49,12 @@ class InspectPage {
     return text === undefined ? `[${id}]` : text;
   }
 
+  /** Before another page takes this one's place. */
+  close() {
+    this.writes.stop();
+    this.tower.close();
+  }
+
   draw() {
     const {now, told} = this, words = (id) => this.words(id);
     this.drawHead();
@@ -80,6 +87,9 @@ class InspectPage {
         pick("token", "Token ", [["", "mean over all"], ...told.ids.map((id, i) => [i, `${i}: ${quoted(this.words(id))}`])], this.token === null ? "" : this.token,
           (i) => { this.token = i === "" ? null : Number(i); this.drawTower(); this.drawLayer(); drawDepth(this.depthAt, this.told, this.token, (id) => this.words(id)); }),
         themeButton(() => this.draw())),
+      (now.pedigree && now.pedigree.failed || []).length ? el("p.check", {"data-passes": "false"},
+        `\u2717 Could not judge: the reference failed its own checks: ${now.pedigree.failed.join(", ")}.`) : null,
+      told.finite ? null : el("p.check", {"data-passes": "false"}, "\u2717 Something in this forward is not finite: a dash stands in its place."),
       el("p.check", {"data-passes": String(check.passes)}, check.passes ? "\u2713 " : "\u2717 ",
         `Sum check: the stream at the last layer is the embedding plus all ${2 * now.layer_types.length} writes, off by ${digits(check.error, 3)} of ${digits(check.bound, 3)} allowed.`),
       el("p", {}, "Next: ", told.next.slice(0, 5).map((t) => `${quoted(this.words(t.id))} ${percent(t.p)}`).join(", ")));
@@ -113,3 +123,4 @@ function start() {
 }
 
 document.addEventListener("DOMContentLoaded", start);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (window.lockstep) window.lockstep.draw(); });

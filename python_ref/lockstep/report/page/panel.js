@@ -14,7 +14,7 @@ function at(list, token) {
 
 function drawPanel(where, layer, token, statistic, onStatistic) {
   const value = (capture, name) => (token === null ? capture.all[name] : capture[name][token]);
-  const choose = el("select", {onchange: (event) => onStatistic(event.target.value)},
+  const choose = el("select", {id: "statistic", onchange: (event) => onStatistic(event.target.value)},
     STATISTICS.map(([key, name]) => el("option", {value: key, selected: key === statistic}, name)));
   const items = layer.captures.map((capture, i) => ({name: capture.name, short: SHORT[i], value: value(capture, statistic),
     kind: layer.type === "full_attention" ? "warm" : "cool"}));
@@ -23,7 +23,7 @@ function drawPanel(where, layer, token, statistic, onStatistic) {
     el("h2", {}, `Layer ${layer.index}`, el("small", {}, " " + typeName(layer.type))),
     el("label.pick", {}, "Bars show ", choose),
     figure(bars(`Layer ${layer.index}: ${name} of its seven captures`, items, name),
-      `the seven captures of layer ${layer.index}`, ["capture", ...STATISTICS.map(([, long]) => long)],
+      "the seven captures", ["capture", ...STATISTICS.map(([, long]) => long)],
       layer.captures.map((capture) => [capture.name, ...STATISTICS.map(([key]) => digits(value(capture, key)))])),
     el("div.scroll", {}, table("What each sublayer added to the stream", ["sublayer", "|delta| / |h|", "cosine with the stream"],
       ["mixer", "mlp"].map((part) => [part === "mixer" ? (layer.type === "full_attention" ? "self_attn" : "linear_attn") : "mlp",

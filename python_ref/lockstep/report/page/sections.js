@@ -10,7 +10,7 @@ function drawDepth(where, prompt, token, words) {
   const norm = depths.map((d) => at(d.norm, token)), ahead = depths.map((d) => at(d.cosine_to_final, token));
   const before = depths.map((d) => (d.cosine_to_previous === null ? null : at(d.cosine_to_previous, token)));
   const top = (d) => d.lens.top.map((t) => `${quoted(words(t.id))} ${percent(t.p)}`).join(", ");
-  const followed = (d) => d.lens.target || d.lens.answer;
+  const places = prompt.target === prompt.answer ? ["answer"] : ["answer", "target"];
   replace(where, el("h2", {}, "Depth"),
     el("div.pair", {},
       figure(lines("L2 norm of the stream by depth", [{name: "norm", values: norm}], "L2", {log: true, names}),
@@ -23,8 +23,8 @@ function drawDepth(where, prompt, token, words) {
       prompt.target === prompt.answer ? "." : `; followed is ${quoted(words(prompt.target))}.`),
     figure(lines("Probability of the final answer by depth", [{name: quoted(words(prompt.answer)), values: depths.map((d) => d.lens.answer.p)}].concat(
       prompt.target === prompt.answer ? [] : [{name: quoted(words(prompt.target)), values: depths.map((d) => d.lens.target.p)}]), "p", {names}),
-    "logit lens", ["depth", "rank", "probability", "top tokens"],
-    depths.map((d, i) => [depthName(i), followed(d).rank, percent(followed(d).p), top(d)])));
+    "logit lens", ["depth", ...places.flatMap((name) => [`rank of the ${name}`, "its probability"]), "top tokens"],
+    depths.map((d, i) => [depthName(i), ...places.flatMap((name) => [digits(d.lens[name].rank), percent(d.lens[name].p)]), top(d)])));
 }
 
 /** Prompts that end in the same token. */

@@ -28,7 +28,8 @@ class Tower {
   show(slices) {
     this.slices = slices;
     const shares = scaled(slices.map((s) => s.value));
-    this.colours = slices.map((s, i) => (s.value === null ? PALETTE[dark() ? "dark" : "light"].none : shade(s.kind, shares[i])));
+    const ends = PALETTE[dark() ? "dark" : "light"];
+    this.colours = slices.map((s, i) => (s.value !== null ? shade(s.kind, shares[i]) : s.bad ? ends.bad : ends.none));
     if (this.space) this.space.show(slices, this.colours, shares);
     const buttons = slices.map((s, i) => {
       const button = el("button.slice", {
@@ -78,6 +79,10 @@ class Tower {
     if (this.space) this.space.light(i);
   }
 
+  close() {
+    if (this.space) this.space.close();
+  }
+
   mark() {
     for (const button of this.list.children) button.setAttribute("aria-pressed", Number(button.dataset.layer) === this.chosen);
     if (this.space) this.space.mark(this.chosen);
@@ -121,7 +126,8 @@ class Space {
     canvas.addEventListener("webglcontextlost", (event) => event.preventDefault());
     canvas.addEventListener("webglcontextrestored", () => this.draw());
     stage.append(canvas);
-    new ResizeObserver(() => this.resize()).observe(stage);
+    this.sizes = new ResizeObserver(() => this.resize());
+    this.sizes.observe(stage);
   }
 
   show(slices, colours, shares) {
@@ -131,8 +137,8 @@ class Space {
       mesh.material.dispose();
       for (const edge of mesh.children) { edge.geometry.dispose(); edge.material.dispose(); }
     }
-    const count = slices.length;
-    this.height = count * 0.42;
+    const placed = this.height;
+    this.height = slices.length * 0.42;
     slices.forEach((slice, i) => {
       const width = 2.4 + 2.2 * (slice.value === null ? 0 : shares[i]);
       const geometry = new THREE.BoxGeometry(width, 0.3, width);
@@ -142,10 +148,7 @@ class Space {
       mesh.add(new THREE.LineSegments(new THREE.EdgesGeometry(geometry), new THREE.LineBasicMaterial({color: slice.bad ? 0xd00000 : 0x000000, transparent: !slice.bad, opacity: slice.bad ? 1 : 0.25})));
       this.group.add(mesh);
     });
-    if (!this.placed) {
-      this.placed = true;
-      this.home();
-    }
+    if (this.height !== placed) this.home();
     this.mark(this.chosen);
   }
 
@@ -204,11 +207,11 @@ class Space {
     for (const mesh of this.group.children) {
       const i = mesh.userData.layer;
       mesh.material.emissive.set(i === this.hovered ? 0x444444 : 0x000000);
-      const edge = mesh.children[0].material;
-      if (!edge.transparent) continue;
+      const edge = mesh.children[0].material, size = i === this.chosen ? 1.08 : 1;
+      mesh.scale.set(size, 1, size);
+      if (!edge.transparent) continue;  // a faulty slice keeps its red edges
       edge.opacity = i === this.chosen ? 1 : 0.25;
-      edge.color.set(i === this.chosen ? (dark() ? 0xffffff : 0x000000) : (dark() ? 0xffffff : 0x000000));
-      mesh.scale.set(i === this.chosen ? 1.08 : 1, 1, i === this.chosen ? 1.08 : 1);
+      edge.color.set(dark() ? 0xffffff : 0x000000);
     }
     this.draw();
   }
@@ -223,11 +226,21 @@ class Space {
     this.draw();
   }
 
+  /** Gives the graphics memory back: a browser allows few such canvases. */
+  close() {
+    this.closed = true;
+    this.sizes.disconnect();
+    this.controls.dispose();
+    this.renderer.dispose();
+    this.renderer.forceContextLoss();
+  }
+
   draw() {
-    if (this.waiting) return;
+    if (this.waiting || this.closed) return;
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
+      if (this.closed) return;
       this.renderer.render(this.scene, this.camera);
     });
   }

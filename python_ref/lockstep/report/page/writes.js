@@ -11,6 +11,7 @@ class Writes {
   }
 
   show(prompt, words) {
+    if (prompt === this.prompt) return this.draw();  // drawn anew, in other colours: it goes on
     this.stop();
     this.prompt = prompt;
     this.words = words;
@@ -18,8 +19,10 @@ class Writes {
     this.to = prompt.layers.length - 1;
     this.step = 0;
     const layers = prompt.layers.map((l) => l.index);
-    const pick = (value, act) => el("select", {onchange: (event) => { act(Number(event.target.value)); this.limits(); }},
+    const pick = (id, value, act) => el("select", {id, onchange: (event) => { act(Number(event.target.value)); this.limits(); }},
       layers.map((i) => el("option", {value: i, selected: i === value}, String(i))));
+    this.first = pick("from-layer", this.from, (i) => { this.from = Math.min(i, this.to); });
+    this.last = pick("to-layer", this.to, (i) => { this.to = Math.max(i, this.from); });
     this.play = el("button", {type: "button", onclick: () => this.toggle()}, "Play");
     this.scrub = el("input", {type: "range", min: 0, step: 1, "aria-label": "Write", oninput: (event) => { this.stop(); this.step = Number(event.target.value); this.draw(); }});
     this.said = el("p.hint", {"aria-live": "polite"});
@@ -29,8 +32,8 @@ class Writes {
       el("p", {}, `Token ${token}, ${quoted(words(prompt.ids[token]))}: its ${prompt.stream.dims.length} strongest dims at the end, after every write. Each layer writes twice.`),
       el("div.controls", {}, this.play, el("button", {type: "button", onclick: () => this.move(-1)}, "Step back"),
         el("button", {type: "button", onclick: () => this.move(1)}, "Step"), this.scrub,
-        el("label", {}, "from layer ", pick(this.from, (i) => { this.from = Math.min(i, this.to); })),
-        el("label", {}, "to layer ", pick(this.to, (i) => { this.to = Math.max(i, this.from); }))),
+        el("label", {}, "from layer ", this.first),
+        el("label", {}, "to layer ", this.last)),
       this.said, this.picture);
     this.limits();
   }
@@ -48,6 +51,8 @@ class Writes {
 
   limits() {
     this.list = this.steps();
+    this.first.value = this.from;
+    this.last.value = this.to;
     this.scrub.max = this.list.length - 1;
     this.step = Math.min(this.step, this.list.length - 1);
     this.draw();
@@ -62,15 +67,18 @@ class Writes {
   toggle() {
     if (this.timer !== null) return this.stop();
     if (this.step === this.list.length - 1) this.step = 0;
-    // Who asked for less motion gets it slower, one still picture after the other.
-    const pause = matchMedia("(prefers-reduced-motion: reduce)").matches ? 2000 : 450;
     this.timer = setInterval(() => {
       if (this.step >= this.list.length - 1) return this.stop();
       this.step += 1;
       this.draw();
-    }, pause);
+    }, this.pause());
     this.play.textContent = "Pause";
     this.draw();
+  }
+
+  /** Milliseconds between two writes. Who asked for less motion gets one still picture after the other. */
+  pause() {
+    return matchMedia("(prefers-reduced-motion: reduce)").matches ? 2000 : 450;
   }
 
   stop() {
