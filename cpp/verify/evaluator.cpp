@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/metrics.h"
+#include "nn/aligned.h"
 #include "verify/rows.h"
 
 namespace lockstep {
@@ -11,12 +12,6 @@ namespace lockstep {
 void Values::record(const std::string& point, const at::Tensor& value) {
   order.push_back(point);
   at[point] = value.detach();
-}
-
-at::Tensor aligned(const at::Tensor& x) {
-  constexpr uintptr_t kAlignment = 64;  // c10's, on the CPU
-  if (!x.defined() || reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0) return x;
-  return x.clone(at::MemoryFormat::Contiguous);
 }
 
 const at::Tensor* Values::instead(const std::string& point, const at::Tensor& value) {

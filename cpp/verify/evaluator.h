@@ -47,10 +47,6 @@ struct Given {
 };
 bool same_bits(const Given& a, const Given& b);
 
-/// x itself, or a copy where it lies as no allocator would put it, like a tensor in a mapped file: a product's bits
-/// depend on that (MKL with AVX2), and what is evaluated must not depend on where it was kept.
-at::Tensor aligned(const at::Tensor& x);
-
 /// How a side ran: the release whose layouts its points have, and its attention.
 struct Layout {
   std::string variant = "5.18";

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/tensor_text.h"
+#include "nn/aligned.h"
 #include "verify/drawn.h"
 #include "verify/rows.h"
 

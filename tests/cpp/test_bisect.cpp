@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "nn/aligned.h"
 #include "verify/cause.h"
 #include "verify/hypotheses.h"
 #include "verify/projection.h"
