@@ -31,7 +31,9 @@ std::string Sha256::hex() {
   return text;
 }
 
-std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges) {
+std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges,
+                                     const std::atomic<bool>* given_up) {
+  constexpr size_t kBlock = size_t{32} << 20;
   std::vector<size_t> order(ranges.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ranges[a].second > ranges[b].second; });
@@ -41,7 +43,10 @@ std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, si
     for (size_t i; (i = next++) < order.size();) {
       const auto& [data, size] = ranges[order[i]];
       Sha256 sha;
-      sha.update(data, size);
+      for (size_t done = 0; done < size; done += kBlock) {
+        if (given_up && *given_up) return;
+        sha.update(static_cast<const char*>(data) + done, std::min(kBlock, size - done));
+      }
       hex[order[i]] = sha.hex();
     }
   };

@@ -1,6 +1,7 @@
 // SHA-256 through OpenSSL.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -23,7 +24,9 @@ class Sha256 {
 };
 
 /// The digest of each range of bytes, in hex, on torch's number of threads, which are its own and inherit the caller's
-/// niceness: whoever is free takes the largest that is left.
-std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges);
+/// niceness: whoever is free takes the largest that is left. Where `given_up` turns true they stop soon, and what they
+/// return is of no use.
+std::vector<std::string> sha256_each(const std::vector<std::pair<const void*, size_t>>& ranges,
+                                     const std::atomic<bool>* given_up = nullptr);
 
 }  // namespace lockstep

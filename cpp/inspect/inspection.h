@@ -29,8 +29,8 @@ class Inspection final : public Recorder {
   void record(const std::string& point, const at::Tensor& value) override;
 
   /// All of it. logits: the last position's [V], or [..., V]; target: the token whose probability is followed, or the
-  /// most probable one. Once: what is not needed beside other prompts is let go. Raises InputError naming a capture that
-  /// never came.
+  /// most probable one. Once: what is not needed beside other prompts is let go. Raises InputError naming a capture
+  /// that never came.
   nlohmann::json finish(const at::Tensor& logits, const std::optional<int64_t>& target);
 
   /// down_proj's input of one neuron at the last position. Raises InputError for a layer or neuron that is not there.

@@ -17,8 +17,8 @@ nlohmann::json number(double x);
 nlohmann::json spread(const at::Tensor& x);
 constexpr double kNearZero = 0.01;
 
-/// What is told of values between 0 and 1, the finite ones: {mean, min, max, below_tenth, histogram}: counts of kBins equal
-/// bins. Null where none is finite.
+/// What is told of values between 0 and 1, the finite ones: {mean, min, max, below_tenth, histogram}: counts of kBins
+/// equal bins. Null where none is finite.
 nlohmann::json shares(const at::Tensor& x);
 constexpr int64_t kBins = 20;
 

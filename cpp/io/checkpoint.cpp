@@ -251,14 +251,14 @@ Match Checkpoint::match(const std::vector<WantedTensor>& wanted, const IgnoredNa
   return m;
 }
 
-std::map<std::string, std::string> Checkpoint::digests() const {
+std::map<std::string, std::string> Checkpoint::digests(const std::atomic<bool>* given_up) const {
   const auto list = names();
   std::vector<std::pair<const void*, size_t>> ranges;
   for (const auto& name : list) {
     const auto& t = info(name);
     ranges.emplace_back(shards_[where_.at(name)].bytes(t), t.end - t.begin);
   }
-  const auto hex = sha256_each(ranges);
+  const auto hex = sha256_each(ranges, given_up);
   std::map<std::string, std::string> digests;
   for (size_t i = 0; i < list.size(); ++i) digests[list[i]] = hex[i];
   return digests;

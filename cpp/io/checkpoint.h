@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -75,8 +76,8 @@ class Checkpoint {
   /// flag: a tied head must be absent or hold the embedding's bytes.
   Match match(const std::vector<WantedTensor>& wanted, const IgnoredNames& ignored, bool tie) const;
 
-  /// SHA-256 of a tensor's bytes, hex.
-  std::map<std::string, std::string> digests() const;
+  /// SHA-256 of every tensor's bytes, hex, by name; as sha256_each(), which says what `given_up` is.
+  std::map<std::string, std::string> digests(const std::atomic<bool>* given_up = nullptr) const;
   /// Raises LoadError if a file is no longer what was opened.
   void check_unchanged() const;
 

@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <set>
@@ -15,9 +16,9 @@
 #include "core/sha256.h"
 #include "core/tensor_text.h"
 #include "models/mirror.h"
+#include "nn/aligned.h"
 #include "verify/bisect.h"
 #include "verify/coverage.h"
-#include "verify/evaluator.h"
 #include "verify/lockstep.h"
 #include "verify/rounding.h"
 
@@ -50,6 +51,8 @@ class Replay {
  public:
   Replay(const std::string& folder, std::shared_ptr<const Trace> golden, const ReplayOptions& options)
       : folder_(folder), golden_(std::move(golden)), options_(options), threads_(*golden_) {}
+
+  ~Replay() { given_up_ = true; }  // after an error or Ctrl-C nobody waits for what is left of the digests
 
   json run() {
     const auto start = std::chrono::steady_clock::now();
@@ -113,11 +116,11 @@ class Replay {
   Digests digests() const {
     setpriority(PRIO_PROCESS, 0, 19);  // on Linux of this thread alone, and of those that it starts
     Digests found;
-    found.model = mirror_->checkpoint().digests();
+    found.model = mirror_->checkpoint().digests(&given_up_);
     const auto& file = *golden_->file();
     std::vector<std::pair<const void*, size_t>> ranges;
     for (const auto& [name, info] : file.tensors()) ranges.emplace_back(file.bytes(info), info.end - info.begin);
-    const auto hex = sha256_each(ranges);
+    const auto hex = sha256_each(ranges, &given_up_);
     size_t i = 0;
     for (const auto& [name, info] : file.tensors()) found.recordings[name] = hex[i++];
     return found;
@@ -341,6 +344,7 @@ class Replay {
   json provenance_, coverage_, points_ = json::array(), logits_ = json::array(), not_compared_ = json::array();
   json seconds_ = json::object();
   std::string model_digest_;
+  std::atomic<bool> given_up_{false};
   std::future<Digests> digesting_;  // last: it is waited for before anything that it reads goes
 };
 

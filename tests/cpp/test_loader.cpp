@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "core/error.h"
+#include "core/sha256.h"
 #include "files.h"
 #include "io/safetensors.h"
 
@@ -174,6 +175,20 @@ TEST(Safetensors, AFileCutShortWhileMappedIsRefusedNotASignal) {
   std::filesystem::resize_file(path, 5000);
   EXPECT_NE(tensor.sum().item<float>(), 0.0f);  // read to the end, past the new one
   expect_contains(message_of<LoadError>([&] { file.check_unchanged(); }), "changed while it was in use");
+}
+
+TEST(Sha256Each, IsEachRangesOwnUntilItIsGivenUp) {
+  const std::string empty, abc = "abc", longer(size_t{40} << 20, 'x');  // more than a block
+  const std::vector<std::pair<const void*, size_t>> ranges = {
+      {empty.data(), 0}, {longer.data(), longer.size()}, {abc.data(), abc.size()}};
+  const auto found = sha256_each(ranges);
+  EXPECT_EQ(found[0], "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(found[2], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Sha256 sha;
+  sha.update(longer);
+  EXPECT_EQ(found[1], sha.hex());
+  const std::atomic<bool> given_up{true};
+  EXPECT_EQ(sha256_each(ranges, &given_up)[1], "");
 }
 
 }  // namespace
