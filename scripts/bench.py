@@ -334,11 +334,23 @@ def bench_inspect(results: Results, pairs: int) -> None:
         inspection = _core.Inspection(core, ids)
         inspection.finish(inspection.run(core, ids, "sdpa", "5.18"))
 
-    ratio, found, _ = ratios(plain, inspected, pairs)
+    def held(*neurons: tuple[int, int, float, bool]) -> None:
+        _core.ablated(core, ids, list(neurons), "sdpa", "5.18")
+
+    # A plain forward gives logits at every position; the inspector runs the head on the last alone, so both are shown.
+    ratio, found, seconds_plain = ratios(plain, inspected, pairs)
     results.add("inspect.prompt_over_forward", ratio, "x", 2.0, found)
-    ratio, found, _ = ratios(plain, lambda: _core.ablated(core, ids, [(3, 5, 0.0, False)], "sdpa", "5.18"), pairs)
+    ratio, found, _ = ratios(held, inspected, pairs)
+    results.add("inspect.prompt_over_forward_to_last_logits", ratio, "x", None, found)
+    ratio, found, _ = ratios(plain, lambda: held((3, 5, 0.0, False)), pairs)
     results.add("inspect.ablation_over_forward", ratio, "x", 1.0, found)
+    ratio, found, _ = ratios(held, lambda: held((3, 5, 0.0, False)), pairs)
+    results.add("inspect.ablation_over_forward_to_last_logits", ratio, "x", None, found)
+    # The whole of it: three prompts with one ablation each, opened, run, told and drawn.
+    start = time.perf_counter()
     text = page.page(inspecting.inspect(folder, ids=prompts, digest=False).data)
+    whole = time.perf_counter() - start
+    results.add("inspect.whole_over_its_forwards", whole / (3 * statistics.median(seconds_plain)), "x", 3.0)
     results.add("inspect.page", len(text.encode()) / 1e6, "MB", 6.0)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "page.html"

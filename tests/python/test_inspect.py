@@ -499,12 +499,12 @@ def test_smollm2_facts() -> None:
         x[..., ablation["neuron"]] = 0
 
     p = with_held(hf, ablation["layer"], zero)
-    close(ablation["after"]["p"], p[model["target"]], 1e-4)
+    close(ablation["after"]["p"], p[model["target"]], 1e-5)
     stated = (Path(__file__).parents[2] / "README.md").read_text()
     assert (
         f"{ablation['before']['p']:.1%}".replace("%", " %") in stated and f"{p[model['target']]:.1%}".replace("%", " %") in stated
     )
-    assert math.isclose(ablation["before"]["p"], hf.logits[-1].double().softmax(-1)[model["target"]].item(), rel_tol=1e-4)
+    assert math.isclose(ablation["before"]["p"], hf.logits[-1].double().softmax(-1)[model["target"]].item(), rel_tol=1e-5)
     prompts = ["She put the money in the bank", "The plane began to bank", "They sat down on the river bank"]
     (told,) = inspect(folder, prompts).data["models"][0]["meaning"]
     cosines = told["mean_cosine"]
