@@ -16,7 +16,7 @@ from .progress import line, progress
 @app.command()
 def inspect(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help=MODEL_HELP + " Several are shown side by side.")
+        list[str] | None, typer.Argument(metavar="MODEL", help=MODEL_HELP + " Several are shown side by side.")
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
     ids: Annotated[list[str] | None, typer.Option(help="Token ids instead of a text, like 1,2,3; may be repeated.")] = None,
@@ -45,7 +45,8 @@ def inspect(
     """Looks inside: the residual stream, what each sublayer writes into it, gates, attention, states and neurons.
 
     A summary on the terminal; --html writes a page that needs no network. Exit 0 if in every prompt the stream at the end is
-    the embedding plus all that was written, within rounding.
+    the embedding plus all that was written, within rounding; 1 if it is not, or something is not finite; 2 if nothing could be
+    told.
 
     \b
     lockstep inspect --prompt "Permission is" --html inside.html
@@ -103,7 +104,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")],
 ) -> int:
     """Draws the JSON of verify, bisect, matrix, check or inspect as one HTML file: the verdict's legs, the faults with their
-    causes, and every layer coloured by its difference in multiples of the noise floor.
+    causes, and every layer coloured by its difference in multiples of the noise floor (of check: by what is not as stated).
 
     \b
     lockstep bisect DIR --candidate fork.py:load --json found.json
