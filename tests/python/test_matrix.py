@@ -53,7 +53,9 @@ def test_one_release_twice_is_identical(qwen: Path) -> None:
     )
     assert (data["exit_code"], data["verdict"], len(data["pairs"])) == (0, "identical", 4)
     assert all(pair["changed"] == [] and pair["not_compared"] == [] and pair["points"] > 100 for pair in data["pairs"])
-    assert set(data["points"][0]) == {"a", "b", "dtype", "attn", "point", "input", "max_abs", "floor", "ratio", "verdict"}
+    (row, *_) = data["points"]
+    assert set(row) == {"pair", "a", "b", "dtype", "attn", "point", "input", "max_abs", "floor", "ratio", "verdict"}
+    assert {row["pair"] for row in data["points"]} == {0, 1, 2, 3}
 
 
 def test_a_sublayer_that_changed_is_named_and_deviates(qwen: Path, tmp_path: Path) -> None:
