@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +22,7 @@ from .report import page
 MOST_PROMPTS = 6
 MOST_CHARACTERS = 20_000  # of one prompt
 MOST_BYTES = 4 * MOST_PROMPTS * MOST_CHARACTERS  # of a request
+LINGER, LINGER_BYTES = 2.0, 64 * MOST_BYTES  # seconds and bytes that a refused request's body is waited for
 
 
 class Cancelled(BaseException):
@@ -157,6 +161,20 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as refusal:
             self.close_connection = True  # a body that was not read would be taken for the next request
             self._send(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
+            self._linger()
+
+    def _linger(self) -> None:
+        """Reads on after a refusal. Who closes with bytes unread resets the connection, and a peer that is still sending
+        never sees the answer (RFC 9112, 9.6)."""
+        until, left = time.monotonic() + LINGER, LINGER_BYTES
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while left > 0 and (rest := until - time.monotonic()) > 0:
+                self.connection.settimeout(rest)
+                received = len(self.connection.recv(1 << 16))
+                if received == 0:
+                    return
+                left -= received
 
     def _check(self) -> None:
         """This machine's browser, at this address, with the token: nobody else."""

@@ -72,7 +72,12 @@ def of_ray(folder: str = "") -> dict[int, str]:
 def started(mark: str, *arguments: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "LOCKSTEP_TEST_MARK": mark, "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
-        [LOCKSTEP, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [LOCKSTEP, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job's children ignore it
     )
 
 
@@ -127,8 +132,8 @@ def test_ctrl_c_leaves_nothing_running(qwen: Path, wrong: Path, tmp_path: Path) 
     process = started(str(tmp_path), "bisect", qwen, "--candidate", wrong, "--thorough", "--threads", 1, "--ray", "local")
     wait_for(lambda: [pid for pid, command in of_ray(str(tmp_path)).items() if command.startswith("ray::_run")])
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
-    assert process.returncode == 130
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, output + errors
     wait_for(lambda: not of_ray(str(tmp_path)))
 
 

@@ -151,6 +151,25 @@ def test_what_is_refused(server: Server) -> None:
     assert finished(server, run(server, "Permission is"))["done"]
 
 
+def test_a_peer_that_is_still_sending_sees_why_it_is_refused(server: Server) -> None:
+    """More than the sockets hold, piece by piece: a connection closed at once would be reset under it."""
+    piece, pieces = b"a" * (1 << 16), 160
+    head = (
+        f"POST /run HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nX-Lockstep-Token: {server.token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(piece) * pieces}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as peer:
+        peer.sendall(head.encode())
+        peer.sendall(piece)
+        assert peer.recv(12) == b"HTTP/1.1 413"  # answered before the rest has come
+        for _ in range(pieces - 1):
+            peer.sendall(piece)
+        answer = b""
+        while more := peer.recv(1 << 16):
+            answer += more
+        assert b"bytes: expected at most" in answer
+
+
 def test_peers_that_speak_no_http_are_no_news(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     host = f"Host: 127.0.0.1:{server.port}\r\n"
     token = f"X-Lockstep-Token: {server.token}\r\nContent-Type: application/json\r\n"
