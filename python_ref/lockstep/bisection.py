@@ -19,7 +19,7 @@ from .engines.hf import HfEngine
 from .engines.mirror import MirrorEngine
 from .inputs import Forward
 from .native import InputError, _core
-from .options import Progress, check_inputs, check_options, thread_count
+from .options import Progress, check_inputs, check_options, check_timeout, thread_count
 from .traces import forwards_of, same_inputs
 from .verdicts import worst
 from .verification import FORMAT_VERSION
@@ -87,6 +87,7 @@ def bisect(
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
     check_inputs(prompt, ids, inputs)
+    check_timeout(timeout)
     if steps is not None and not (isinstance(steps, int) and 1 <= steps <= 10_000):
         raise InputError(f"--steps {steps}: expected 1 to 10000")
     known = {h["name"] for h in _core.hypotheses()} | {"one weight"}

@@ -48,10 +48,10 @@ class Here:
 
 
 class Cluster:
-    """Tasks on Ray. model: what each node resolves; digest: what it must be there."""
+    """Tasks on Ray. model, revision: what each node resolves; digest: what it must be there."""
 
-    def __init__(self, ray: Any, model: str, digest: str, threads: int) -> None:
-        self.ray, self.model, self.digest, self.threads = ray, model, digest, threads
+    def __init__(self, ray: Any, model: str, revision: str | None, digest: str, threads: int) -> None:
+        self.ray, self.model, self.revision, self.digest, self.threads = ray, model, revision, digest, threads
         self.seen: list[dict[str, Any]] = []  # the workers' nodes and CPU capabilities
         self._run = ray.remote(num_cpus=threads, max_retries=5)(_run)
 
@@ -67,7 +67,8 @@ class Cluster:
 
     def map(self, task: Task, arguments: Sequence[tuple[Any, ...]], say: Callable[[int], None]) -> list[Any]:
         """The results in the order of the arguments, as they come. raises what a task raised"""
-        pending = {self._run.remote(task, self.model, self.digest, self.threads, *given): i for i, given in enumerate(arguments)}
+        of_all = (task, self.model, self.revision, self.digest, self.threads)
+        pending = {self._run.remote(*of_all, *given): i for i, given in enumerate(arguments)}
         results: list[Any] = [None] * len(arguments)
         say(0)
         while pending:
@@ -113,7 +114,7 @@ def workers(
             options.pop("include_dashboard")
             _reach(address)
             ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (ConnectionError, RuntimeError, ValueError, OverflowError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"--ray {address}: {reason}") from error
     try:
@@ -122,8 +123,10 @@ def workers(
             raise InputError(f"--ray {address}: a task wants {threads} threads, the cluster has {room:g} CPUs; use --threads")
         # A folder is the same path on every node; a hub id is looked up on each.
         digest += _config_digest(folder)
-        text = os.fspath(model) if model is not None and not Path(model).is_dir() else os.fspath(folder.resolve())
-        yield Cluster(ray, text, digest, threads)
+        if model is None or Path(model).is_dir():
+            yield Cluster(ray, os.fspath(folder.resolve()), None, digest, threads)
+        else:  # by the commit that was found here, whatever a branch's name means there
+            yield Cluster(ray, os.fspath(model), folder.name, digest, threads)
     finally:
         ray.shutdown()
 
@@ -138,7 +141,7 @@ def _reach(address: str) -> None:
 
 
 def _run(
-    task: Task, model: str, digest: str, threads: int, *arguments: Any
+    task: Task, model: str, revision: str | None, digest: str, threads: int, *arguments: Any
 ) -> tuple[dict[str, Any], Any, tuple[str, str] | None]:
     """In a worker -> (who it was, the task's result, its error in words)."""
     import ray
@@ -146,19 +149,22 @@ def _run(
     worker = {"node": ray.util.get_node_ip_address(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
     torch.set_num_threads(threads)
     try:
-        folder = _checked(model, digest, worker["node"])
+        folder = _checked(model, revision, digest, worker["node"])
         return worker, task(folder, *arguments), None
     except Error as error:
         kind = "LoadError" if isinstance(error, LoadError) else "InputError" if isinstance(error, InputError) else "Error"
         return worker, None, (kind, str(error))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        return worker, None, ("Error", f"--ray: a task on {worker['node']}: unexpected {type(error).__name__}: {first}")
 
 
 _digests: dict[tuple[Any, ...], str] = {}
 
 
-def _checked(model: str, digest: str, node: str) -> Path:
+def _checked(model: str, revision: str | None, digest: str, node: str) -> Path:
     """The checkpoint on this node, if it is the driver's, bit for bit. raises LoadError"""
-    folder = hub.resolve(model)
+    folder = hub.resolve(model, revision)
     files = sorted(folder.glob("*.safetensors")) + [folder / "config.json"]
     state = tuple((str(f), (s := f.stat()).st_size, s.st_mtime_ns, s.st_ino) for f in files if f.exists())
     if state not in _digests:

@@ -98,6 +98,7 @@ def inspect(
     texts = [_text(t) for t in ([prompts] if isinstance(prompts, str) else prompts or ())]
     if bool(texts) == bool(ids):
         raise InputError("expected --prompt or --ids" + (", found both" if texts else ""))
+    target = _text(target) if isinstance(target, str) else target
     names: list[Any] = list(models) if isinstance(models, (list, tuple)) else [models]
     started = time.perf_counter()
     say = progress or (lambda _: None)
@@ -119,7 +120,7 @@ def inspect(
             "model": {key: first[key] for key in ("family", "layer_types", "digest")},
             "pedigree": first["pedigree"],
             "seconds": {"total": round(time.perf_counter() - started, 3)},
-            "exit_code": 2 if distrusted else int(verdict != "agrees"),
+            "exit_code": 1 if verdict == "non_finite" else 2 if distrusted else int(verdict != "agrees"),
             "options": {"dtype": dtype, "attn": attn, "source": source, "chat": chat, "target": target, "ablate": list(ablate)},
             "models": inside,
         }

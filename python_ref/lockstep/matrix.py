@@ -15,7 +15,7 @@ from . import inputs as given
 from .engines.hf import HfEngine, trace_of
 from .inputs import Forward
 from .native import InputError, _core
-from .options import Progress, check_options, thread_count
+from .options import Progress, check_options, check_timeout, thread_count
 from .traces import forwards_of, same_inputs
 from .verdicts import VERDICTS, passes, worst
 from .verification import FORMAT_VERSION
@@ -48,6 +48,7 @@ def matrix(
     if len(pythons) < 2:
         raise InputError("--python: expected at least two environments")
     programs = [_program(p) for p in pythons]
+    check_timeout(timeout)
     for dtype in dtypes:
         for attn in attns:
             check_options(dtype, attn, "all", 0.0, 0.0, threads)
@@ -104,7 +105,7 @@ def _program(place: str | os.PathLike[str]) -> Path:
     program = path / "bin" / "python" if path.is_dir() else path
     if not (program.is_file() and os.access(program, os.X_OK)):
         raise InputError(f"--python {place}: expected a virtual environment or its python program")
-    return program
+    return program.absolute()  # "./python" would be looked up in PATH; a link stays, it is how an environment names itself
 
 
 def _recorded(

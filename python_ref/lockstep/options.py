@@ -31,6 +31,11 @@ def check_options(dtype: str, attn: str, points: str, atol: float, rtol: float, 
         raise InputError(f"--threads {threads}: expected 1 to 1024")
 
 
+def check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout <= 1e7):
+        raise InputError(f"--timeout {timeout}: expected seconds above 0")
+
+
 def check_gate(bitwise: bool, accept: str | None) -> None:
     if accept not in (None, "rounding"):
         raise InputError(f"--accept {accept!r}: expected rounding")

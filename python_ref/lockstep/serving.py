@@ -45,6 +45,7 @@ class Runs:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
+        self._closed = False
         self._number = 0
         self._text, self._steps, self._done_steps = "", 1, 0
         self._error: str | None = None
@@ -53,6 +54,8 @@ class Runs:
     def start(self, model: int, prompts: list[str]) -> int:
         """-> the run's number, by which it is asked for."""
         with self._lock:
+            if self._closed:
+                raise Refused(HTTPStatus.CONFLICT, "the server is ending")
             if self._alive():
                 raise Refused(HTTPStatus.CONFLICT, "a run is going on; wait for it or cancel it")
             self._cancelled.clear()
@@ -116,6 +119,8 @@ class Runs:
 
     def join(self) -> None:
         """Cancels what is going on and waits for it: a thread in C++ must not outlive the interpreter."""
+        with self._lock:
+            self._closed = True
         self.cancel()
         if self._thread is not None:
             self._thread.join()
@@ -133,6 +138,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.port = int(self.server_address[1])
         self.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
+        if self.port == 80:  # browsers leave out the port that http has anyway
+            self.hosts |= {"127.0.0.1", "localhost"}
         self.url = f"http://127.0.0.1:{self.port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -160,8 +167,16 @@ class _Handler(BaseHTTPRequestHandler):
             act()
         except Refused as refusal:
             self.close_connection = True  # a body that was not read would be taken for the next request
-            self._send(refusal.status, "application/json", json.dumps({"error": str(refusal)}).encode())
+            self._refuse(refusal.status, str(refusal))
             self._linger()
+        except (ConnectionError, TimeoutError):
+            raise  # the peer is gone
+        except Exception as error:
+            self.close_connection = True
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}")
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self._send(status, "application/json", json.dumps({"error": reason}).encode())
 
     def _linger(self) -> None:
         """Reads on after a refusal. Who closes with bytes unread resets the connection, and a peer that is still sending
@@ -246,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _json(self, value: Any) -> None:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         self._send(HTTPStatus.OK, "application/json", text.encode("utf-8", "replace"))
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:

@@ -11,7 +11,7 @@ from . import engines, hub, traces
 from . import inputs as given
 from .engines.hf import HfEngine
 from .native import InputError, _core
-from .options import Progress, check_inputs, check_options, thread_count
+from .options import Progress, check_inputs, check_options, check_timeout, thread_count
 
 
 def trace(
@@ -43,6 +43,7 @@ def trace(
     say = progress or (lambda _: None)
     check_options(dtype, attn, points, 0.0, 0.0, threads)
     check_inputs(prompt, ids, inputs)
+    check_timeout(timeout)
     if golden and (source != "hf" or points == "layer"):
         raise InputError("--golden: expected --source hf, and --points sublayer or all")
     with thread_count(threads) as count:

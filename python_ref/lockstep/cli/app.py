@@ -76,15 +76,11 @@ def verify(
     lockstep verify DIR --mirror CONVERTED   a converted copy against its source
     """
     from .. import hub, verification
-    from ..native import InputError
     from ..report import files
 
     folder = hub.resolve(model, revision)
     other = None if mirror is None else hub.resolve(mirror)
-    for option, path in (("--json", json_file), ("--junit", junit)):
-        files.check_writable(option, path, [folder, other, inputs])
-    if json_file and junit and json_file.resolve() == junit.resolve():
-        raise InputError(f"--json and --junit both name {json_file}: expected two files")
+    files.check_outputs({"--json": json_file, "--junit": junit}, [folder, other, inputs])
 
     with progress(quiet) as say:
         report = verification.verify(
@@ -158,14 +154,10 @@ def bisect(
     lockstep bisect DIR --candidate engine.trace --points all
     """
     from .. import bisection, hub
-    from ..native import InputError
     from ..report import files, findings
 
     folder = hub.resolve(model, revision)
-    for option, path in (("--json", json_file), ("--junit", junit)):
-        files.check_writable(option, path, [folder, inputs, name_map, Path(candidate)])
-    if json_file and junit and json_file.resolve() == junit.resolve():
-        raise InputError(f"--json and --junit both name {json_file}: expected two files")
+    files.check_outputs({"--json": json_file, "--junit": junit}, [folder, inputs, name_map, Path(candidate)])
     with progress(quiet) as say:
         found = bisection.bisect(
             model if ray else folder, candidate, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs, thorough=thorough,

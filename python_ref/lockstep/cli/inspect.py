@@ -79,10 +79,7 @@ def inspect(
         return _serve(folders, [_shown(name) for name in names], port or 0, {**options, "token": token, "threads": threads})
     if port is not None:
         raise InputError(f"--port {port}: expected with --serve only")
-    for option, path in (("--html", html), ("--json", json_file)):
-        files.check_writable(option, path, folders)
-    if html and json_file and html.resolve() == json_file.resolve():
-        raise InputError(f"--html and --json both name {html}: expected two files")
+    files.check_outputs({"--html": html, "--json": json_file}, folders)
     with progress(quiet) as say:
         found = inspecting.inspect(
             names, prompt, ids=[given.parse_ids(text) for text in ids] if ids else None, token=token, threads=threads,

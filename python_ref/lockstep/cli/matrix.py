@@ -48,8 +48,7 @@ def matrix(
     from ..report import matrix as report
 
     folder = hub.resolve(model, revision)
-    for option, path in (("--json", json_file), ("--junit", junit)):
-        files.check_writable(option, path, [folder, inputs])
+    files.check_outputs({"--json": json_file, "--junit": junit}, [folder, inputs])
     with progress(quiet) as say:
         data = module.matrix(
             model if ray else folder, python or [], dtypes=dtype or ["float32"], attns=attn or ["sdpa"], inputs=inputs, bitwise=bitwise,

@@ -33,6 +33,8 @@ def from_text(what: str, folder: Path, about: dict[str, Any], dtype: str, attn: 
     python = options.get("python")
     if python is not None and not (Path(python).is_file() and os.access(python, os.X_OK)):
         raise InputError(f"--candidate {what!r}: {python}: expected a python program")
+    if python is not None:  # "./python" would be looked up in PATH; a link stays, it is how an environment names itself
+        python = str(Path(python).absolute())
     return HfEngine(folder, about, options["dtype"], options["attn"], python, timeout)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,26 @@ def check_writable(option: str, path: Path | None, inputs: Iterable[Path | None]
             raise InputError(f"{option} {path}: it would overwrite what is read ({used}); name another file")
     if path.is_dir():
         raise InputError(f"{option} {path}: expected a file, found a folder")
+    if real.exists() and not real.is_file():  # a pipe or a device is written to as it is
+        if not os.access(real, os.W_OK):
+            raise InputError(f"{option} {path}: it cannot be written to")
+        return
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: the folder {path.absolute().parent} does not exist")
     if not os.access(path.absolute().parent, os.W_OK):
         raise InputError(f"{option} {path}: the folder {path.absolute().parent} cannot be written to")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None] = ()) -> None:
+    """Each of them as check_writable; no two may be one file. raises InputError"""
+    inputs = list(inputs)
+    option_of: dict[Path, str] = {}
+    for option, path in outputs.items():
+        check_writable(option, path, inputs)
+        if path is not None:
+            other = option_of.setdefault(path.resolve(), option)
+            if other != option:
+                raise InputError(f"{other} and {option} both name {path}: expected two files")
 
 
 def write_text(path: Path, text: str) -> None:

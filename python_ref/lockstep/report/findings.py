@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..verdicts import passes
+from .junit import Suite
 
 
 def _number(x: Any, style: str = ".1e") -> str:
@@ -114,6 +114,8 @@ def show(data: dict[str, Any], console: Console) -> None:
         )
     for name in coverage["extra"]:
         line(Text(f"extra: {name} is in the file but not in its manifest", style="red"))
+    for sentence in nan_sentences(data):
+        line(Text(sentence, style="red"))
     line(closing(data), highlight=False)
 
 
@@ -141,27 +143,24 @@ def closing(data: dict[str, Any]) -> str:
 
 def junit_text(data: dict[str, Any]) -> str:
     """One case per sublayer and per invariant of the reference."""
-    suite = ET.Element("testsuite", name="lockstep bisect")
-    failures = 0
-
-    def case(classname: str, name: str, problems: list[str]) -> None:
-        nonlocal failures
-        element = ET.SubElement(suite, "testcase", classname=classname, name=name)
-        if problems:
-            failures += 1
-            ET.SubElement(element, "failure", message=problems[0]).text = "\n".join(problems)
-
+    suite = Suite("lockstep bisect")
     for check in data["pedigree"].get("checks", []):
-        case("reference", check["name"], [] if check["passes"] else [f"{check['name']} failed: {check}"])
-    case("parameters", "file", [f"{p['parameter']} {p['index']}" for p in data["parameters"]])
+        suite.case("reference", check["name"], [] if check["passes"] else [f"{check['name']} failed: {check}"])
+    suite.case("parameters", "file", [f"{p['parameter']} {p['index']}" for p in data["parameters"]])
     for entry in data["drift"]:
         faults = [f for f in data["faults"] if f["point"] == entry["point"]]
-        case("bisect", entry["point"], [fault_text(f) + (f"; {cause_text(f['cause'])}" if f["cause"] else "") for f in faults])
-    case("bisect", "manifest", [f"extra: {name}" for name in data["coverage"]["extra"]])
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(failures))
-    ET.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+        suite.case(
+            "bisect", entry["point"], [fault_text(f) + (f"; {cause_text(f['cause'])}" if f["cause"] else "") for f in faults]
+        )
+    suite.case("bisect", "manifest", [f"extra: {name}" for name in data["coverage"]["extra"]])
+    suite.case("bisect", "finite", nan_sentences(data))
+    return suite.text()
+
+
+def nan_sentences(data: dict[str, Any]) -> list[str]:
+    """Rows that no sublayer can be blamed for: their NaN was in its input. One sentence, or none."""
+    count = data["coverage"]["nan_rows"]
+    return [f"non_finite: {count} rows hold a NaN that came from above: no sublayer made it"] if count else []
 
 
 def show_comparison(data: dict[str, Any], console: Console) -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.table import Table
 
 from ..verdicts import passes, worst
+from .junit import Suite
 from .table import COLOURS, group_of
 
-Pair = tuple[str, str, str, str]
 
-
-def _pair_of(entry: dict[str, Any]) -> Pair:
-    return entry["a"], entry["b"], entry["dtype"], entry["attn"]
-
-
-def _groups(data: dict[str, Any]) -> dict[str, dict[Pair, list[dict[str, Any]]]]:
-    """layer -> pair -> its points"""
-    groups: dict[str, dict[Pair, list[dict[str, Any]]]] = {}
+def _groups(data: dict[str, Any]) -> dict[str, dict[int, list[dict[str, Any]]]]:
+    """layer -> number of the pair -> its points. By number: two environments may have one release's name."""
+    groups: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in data["points"]:
-        groups.setdefault(group_of(row["point"]), {}).setdefault(_pair_of(row), []).append(row)
+        groups.setdefault(group_of(row["point"]), {}).setdefault(row["pair"], []).append(row)
     return groups
 
 
@@ -34,11 +28,10 @@ def show(data: dict[str, Any], console: Console) -> None:
         )  # fmt: skip
     table = Table(title="worst point of each layer: verdict, max |diff|, multiple of the noise floor", title_justify="left")
     table.add_column("layer")
-    pairs = [_pair_of(pair) for pair in data["pairs"]]
-    for a, b, dtype, attn in pairs:
-        table.add_column(f"{a} to {b}\n{dtype} {attn}")
+    for pair in data["pairs"]:
+        table.add_column(f"{pair['a']} to {pair['b']}\n{pair['dtype']} {pair['attn']}")
     for group, by_pair in _groups(data).items():
-        table.add_row(group, *(_cell(by_pair.get(pair, [])) for pair in pairs))
+        table.add_row(group, *(_cell(by_pair.get(i, [])) for i in range(len(data["pairs"]))))
     console.print(table)
     for pair in data["pairs"]:
         console.print(sentence(pair), highlight=False, markup=False)
@@ -74,18 +67,13 @@ def closing(data: dict[str, Any]) -> str:
 def junit_text(data: dict[str, Any]) -> str:
     """One case per pair and layer."""
     bitwise = data["options"]["bitwise"]
-    suite = ET.Element("testsuite", name="lockstep matrix")
-    failures = 0
+    suite = Suite("lockstep matrix")
     for group, by_pair in _groups(data).items():
-        for (a, b, dtype, attn), points in by_pair.items():
-            case = ET.SubElement(suite, "testcase", classname=f"matrix.{dtype}.{attn}.{a} to {b}", name=group)
+        for number, points in by_pair.items():
+            pair = data["pairs"][number]
             bad = [
                 f"{p['point']} ({p['input']}): {p['verdict']}" for p in points if not passes(p["verdict"], bitwise, not bitwise)
             ]
-            if bad:
-                failures += 1
-                ET.SubElement(case, "failure", message=bad[0]).text = "\n".join(bad)
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(failures))
-    ET.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+            name = f"matrix.{number + 1}.{pair['dtype']}.{pair['attn']}.{pair['a']} to {pair['b']}"
+            suite.case(name, group, bad)
+    return suite.text()

@@ -112,7 +112,7 @@ def _digest(text: str) -> str:
 
 def _checked(data: Mapping[str, Any]) -> str:
     command = data.get("command") if isinstance(data, Mapping) else None
-    if command not in COMMANDS:
+    if not isinstance(command, str) or command not in COMMANDS:
         raise InputError(f"command {command!r}: expected the JSON of {', '.join(sorted(COMMANDS))}")
     version = data.get("format_version")
     if not isinstance(version, int) or version < 1:
