@@ -24,12 +24,8 @@ int run(const Options& options) {
   if (options.points != "sublayer" && options.points != "all")
     throw InputError(fmt::format("--points {}: expected sublayer or all", options.points));
   const auto folder = resolve_model(options.model);
-  const auto reference_file = options.reference.value_or(options.candidate);
-  check_writable("--json", options.json_file, {folder, options.candidate, reference_file});
-  check_writable("--junit", options.junit, {folder, options.candidate, reference_file});
-  if (options.json_file && options.junit && *options.json_file == *options.junit) {
-    throw InputError(fmt::format("--json and --junit both name {}: expected two files", *options.junit));
-  }
+  check_outputs({{"--json", options.json_file}, {"--junit", options.junit}},
+                {folder, options.candidate, options.reference.value_or(options.candidate)});
   const auto candidate = std::make_shared<const Trace>(Trace::open(options.candidate));
   const auto reference = options.reference ? std::make_shared<const Trace>(Trace::open(*options.reference)) : nullptr;
   const auto data = [&] {
@@ -39,9 +35,7 @@ int run(const Options& options) {
   }();
   if (options.json_file) write_text_whole(*options.json_file, report_text(data));
   if (options.junit) write_text_whole(*options.junit, findings_junit(data));
-  auto lines = findings_lines(data);
-  if (options.quiet) lines.erase(lines.begin(), lines.end() - 1);
-  for (const auto& line : lines) std::cout << line << '\n';
+  print_lines(findings_lines(data), options.quiet);
   return data["exit_code"].get<int>();
 }
 

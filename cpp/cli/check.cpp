@@ -30,7 +30,7 @@ int check(const Options& options) {
     return check_export(options.folder, wanted, [&](const std::string& text) { line.show(text); });
   }();
   if (options.json_file) write_text_whole(*options.json_file, report_text(data));
-  for (const auto& line : check_lines(data, options.quiet ? 0 : kShown)) std::cout << line << '\n';
+  print_lines(check_lines(data, options.quiet ? 0 : kShown), options.quiet);
   return data["exit_code"].get<int>();
 }
 

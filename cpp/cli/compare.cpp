@@ -33,9 +33,7 @@ int run(const Options& options) {
   auto data = compare_traces({a, options.a}, {b, options.b}, options.gate, options.bitwise);
   data["seconds"] = {{"total", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}};
   if (options.json_file) write_text_whole(*options.json_file, report_text(data));
-  auto lines = comparison_lines(data);
-  if (options.quiet) lines.erase(lines.begin(), lines.end() - 1);
-  for (const auto& line : lines) std::cout << line << '\n';
+  print_lines(comparison_lines(data), options.quiet);
   return data["exit_code"].get<int>();
 }
 

@@ -44,9 +44,7 @@ int run(const Options& options) {
     return export_by_golden(folder, options.out, golden, wanted);
   }();
   if (options.json_file) write_text_whole(*options.json_file, report_text(data));
-  auto lines = golden_export_lines(data, options.out);
-  if (options.quiet) lines.erase(lines.begin(), lines.end() - 1);
-  for (const auto& line : lines) std::cout << line << '\n';
+  print_lines(golden_export_lines(data, options.out), options.quiet);
   return data["exit_code"].get<int>();
 }
 

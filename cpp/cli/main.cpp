@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "core/error.h"
 #include "core/vector_math.h"
 
@@ -19,6 +20,8 @@ void wait_passively(char** arguments) {
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
   ::execv("/proc/self/exe", arguments);  // comes back only if it cannot; then it is slower, and right
 }
+
+using lockstep::cli::printable;
 
 int run(int count, char** arguments) {
   CLI::App app(
@@ -42,11 +45,11 @@ int run(int count, char** arguments) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::Error& error) {
-    std::cerr << "lockstep-native: error: " << error.what() << " (--help lists the options)\n";
+    std::cerr << "lockstep-native: error: " << printable(error.what()) << " (--help lists the options)\n";
   } catch (const lockstep::Error& error) {
-    std::cerr << "lockstep-native: error: " << error.what() << '\n';
+    std::cerr << "lockstep-native: error: " << printable(error.what()) << '\n';
   } catch (const std::exception& error) {
-    std::cerr << "lockstep-native: error: unexpected: " << error.what() << '\n';
+    std::cerr << "lockstep-native: error: unexpected: " << printable(error.what()) << '\n';
   }
   return kCouldNotJudge;
 }

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/model.h"
+#include "cli/output.h"
 #include "models/mirror.h"
 
 namespace lockstep::cli {
@@ -17,17 +18,19 @@ int names(const std::string& model) {
   const auto rows = list_names(resolve_model(model));
   size_t width = 10;
   for (const auto& row : rows) width = std::max({width, row.source.size(), row.parameter.size()});
-  std::cout << fmt::format("{:{}}  {:{}}  {:9}  status  shape\n", "checkpoint", width, "mirror", width, "dtype");
+  std::vector<std::string> lines{
+      fmt::format("{:{}}  {:{}}  {:9}  status  shape", "checkpoint", width, "mirror", width, "dtype")};
   int64_t fine = 0;
   for (const auto& row : rows) {
-    std::cout << fmt::format("{:{}}  {:{}}  {:9}  {}  [{}]\n", row.source, width, row.parameter, width, row.dtype,
-                             row.status, fmt::join(row.shape, ", "));
+    lines.push_back(fmt::format("{:{}}  {:{}}  {:9}  {}  [{}]", row.source, width, row.parameter, width, row.dtype,
+                                row.status, fmt::join(row.shape, ", ")));
     fine += row.problem.empty();
   }
   for (const auto& row : rows) {
-    if (!row.problem.empty()) std::cout << row.problem << '\n';
+    if (!row.problem.empty()) lines.push_back(row.problem);
   }
-  std::cout << fmt::format("{} of {} names fit\n", fine, rows.size());
+  lines.push_back(fmt::format("{} of {} names fit", fine, rows.size()));
+  print_lines(lines, false);
   return fine == static_cast<int64_t>(rows.size()) ? 0 : 1;
 }
 

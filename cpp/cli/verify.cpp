@@ -35,11 +35,7 @@ int verify(const Options& options) {
     throw InputError("--accept rounding and --bitwise: expected at most one of them");
   if (options.gate_stated) wanted.gate = Gate{options.atol, options.rtol};
   const auto folder = resolve_model(options.model);
-  check_writable("--json", options.json_file, {folder, options.golden});
-  check_writable("--junit", options.junit, {folder, options.golden});
-  if (options.json_file && options.junit && *options.json_file == *options.junit) {
-    throw InputError(fmt::format("--json and --junit both name {}: expected two files", *options.junit));
-  }
+  check_outputs({{"--json", options.json_file}, {"--junit", options.junit}}, {folder, options.golden});
   wanted.stream = options.stream, wanted.bitwise = options.bitwise, wanted.accept_rounding = options.accept.has_value();
   const auto golden = open_golden(options.golden);
   const auto data = [&] {
@@ -49,9 +45,7 @@ int verify(const Options& options) {
   }();
   if (options.json_file) write_text_whole(*options.json_file, report_text(data));
   if (options.junit) write_text_whole(*options.junit, replay_junit(data));
-  auto lines = replay_lines(data);
-  if (options.quiet) lines.erase(lines.begin(), lines.end() - 1);
-  for (const auto& line : lines) std::cout << line << '\n';
+  print_lines(replay_lines(data), options.quiet);
   return data["exit_code"].get<int>();
 }
 

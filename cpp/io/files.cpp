@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.h"
 #include "core/sha256.h"
@@ -46,6 +47,32 @@ int lock_folder(const std::string& folder) {
   return -1;
 }
 
+void write_all(int file, const std::string& path, const char* at, size_t size) {
+  while (size > 0) {
+    const auto n = ::write(file, at, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail(path, "cannot be written");
+    at += n, size -= static_cast<size_t>(n);
+  }
+}
+
+/// N where `path` leads to /proc/self/fd/N: what it links to there may be a file that others write to.
+std::optional<int> descriptor_of(fs::path path) {
+  std::error_code ec;
+  for (int i = 0; i < 40; ++i) {  // links, as the system allows
+    const auto folder = fs::canonical(fs::absolute(path).parent_path(), ec);
+    const auto name = path.filename().string();
+    if (!ec && !name.empty() && name.find_first_not_of("0123456789") == std::string::npos && name.size() < 9 &&
+        folder == fs::canonical("/proc/self/fd", ec)) {
+      return std::stoi(name);
+    }
+    const auto to = fs::read_symlink(path, ec);
+    if (ec) return std::nullopt;
+    path = folder / to;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 NewFile::NewFile(const std::string& path) : path_(path) {
@@ -58,13 +85,8 @@ NewFile::~NewFile() {
 }
 
 void NewFile::write(const void* data, size_t size) {
-  const auto* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const auto n = ::write(file_, at, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(path_, "cannot be written");
-    at += n, size -= static_cast<size_t>(n), written_ += static_cast<uint64_t>(n);
-  }
+  write_all(file_, path_, static_cast<const char*>(data), size);
+  written_ += size;
 }
 
 void NewFile::finish() {
@@ -77,11 +99,18 @@ void NewFile::finish() {
 void write_text_whole(const std::string& path, std::string_view text) {
   std::error_code ec;
   const bool there = fs::exists(path, ec);
-  if (there && !fs::is_regular_file(path, ec)) {  // a pipe or a device is written to as it is
-    const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
-    const bool good = file >= 0 && ::write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    if (file >= 0) ::close(file);
-    if (!good) fail(path, "cannot be written");
+  const auto descriptor = descriptor_of(path);
+  if (descriptor ||
+      (there && !fs::is_regular_file(path, ec))) {  // open already, a pipe or a device: written to as it is
+    const int file = descriptor ? ::fcntl(*descriptor, F_DUPFD_CLOEXEC, 0) : ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (file < 0) fail(path, "cannot be written");
+    try {
+      write_all(file, path, text.data(), text.size());
+    } catch (...) {
+      ::close(file);
+      throw;
+    }
+    ::close(file);
     return;
   }
   const fs::path at = there ? fs::canonical(path, ec) : fs::path(path);  // a link is followed

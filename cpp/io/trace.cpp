@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -120,16 +121,13 @@ Trace Trace::open(const std::string& path) {
     throw LoadError(where + " /forwards: expected a list with at least one");
   for (size_t i = 0; i < forwards.size(); ++i)
     t.forwards_.push_back(read_forward(forwards[i], fmt::format("{} /forwards/{}", where, i)));
+  std::set<std::string> earlier;
   for (size_t i = 0; i < t.forwards_.size(); ++i) {
     const auto& f = t.forwards_[i];
     const auto at = fmt::format("{} /forwards/{}", where, i);
-    for (size_t k = 0; k < i; ++k) {
-      if (t.forwards_[k].name == f.name) throw LoadError(fmt::format("{}/name: \"{}\" is there twice", at, f.name));
-    }
-    const bool earlier = std::any_of(t.forwards_.begin(), t.forwards_.begin() + static_cast<std::ptrdiff_t>(i),
-                                     [&](const auto& g) { return g.name == f.past; });
-    if (!f.past.empty() && !earlier)
+    if (!f.past.empty() && !earlier.count(f.past))
       throw LoadError(fmt::format("{}/past: expected the name of an earlier forward, found \"{}\"", at, f.past));
+    if (!earlier.insert(f.name).second) throw LoadError(fmt::format("{}/name: \"{}\" is there twice", at, f.name));
   }
   t.index_forwards();
   const auto points = t.manifest_.value("points", json());
@@ -173,8 +171,12 @@ void Trace::add(const std::string& forward, const std::string& point, const at::
 const TraceForward& Trace::forward(const std::string& name) const { return forwards_[index_.at(name)]; }
 
 int64_t Trace::past(const std::string& name) const {
-  const auto& f = forward(name);
-  return f.past.empty() ? 0 : past(f.past) + forward(f.past).ids.size(1);
+  int64_t tokens = 0;
+  for (const auto* f = &forward(name); !f->past.empty();) {
+    f = &forward(f->past);
+    tokens += f->ids.size(1);
+  }
+  return tokens;
 }
 
 bool Trace::cached(const std::string& name) const {

@@ -55,10 +55,12 @@ void find_files(const Checkpoint& source, ExportPlan& plan) {
       throw LoadError(
           fmt::format("{}: the file name {} is not UTF-8", folder, nlohmann::json(name).dump(-1, ' ', true, replace)));
     if (name == "config.json" || std::find(used.begin(), used.end(), name) != used.end()) continue;
-    if (fs::is_directory(entry.path(), ec)) {
+    std::error_code unseen;  // of a link to nothing, which is no regular file either
+    if (fs::is_directory(entry.path(), unseen)) {
       plan.files_left_out.push_back(name + "/");
     } else {
-      (stays_behind(name) || !fs::is_regular_file(entry.path(), ec) ? plan.files_left_out : plan.files).push_back(name);
+      (stays_behind(name) || !fs::is_regular_file(entry.path(), unseen) ? plan.files_left_out : plan.files)
+          .push_back(name);
     }
   }
   if (ec) throw LoadError(fmt::format("{}: cannot be read: {}", folder, ec.message()));

@@ -71,6 +71,13 @@ std::string altered(const std::string& text) {
   return *stated == digest ? "" : fmt::format("its content has the digest {}, it states {}", digest, stated->dump());
 }
 
+bool of_another_version(const std::string& text) {
+  const auto manifest = json::parse(text, nullptr, false);
+  if (!manifest.is_object()) return false;
+  const auto version = manifest.find("format_version");
+  return version != manifest.end() && version->is_number_integer() && *version != kManifestVersion;
+}
+
 json read_manifest(const std::string& text, const std::string& where) {
   auto m = parse_json(text, where);
   const auto version = m.is_object() ? m.find("format_version") : m.end();

@@ -18,6 +18,9 @@ std::string manifest_digest(nlohmann::json manifest);
 /// Why a manifest's text is not as it was written, or empty: not JSON, not canonical, another digest.
 std::string altered(const std::string& text);
 
+/// Does the text state a format that this code does not know? Then nothing else of it can be judged.
+bool of_another_version(const std::string& text);
+
 /// Reads a manifest that is not altered. Raises LoadError for an unknown version and for what is not where it belongs.
 nlohmann::json read_manifest(const std::string& text, const std::string& where);
 

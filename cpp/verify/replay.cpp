@@ -58,7 +58,12 @@ class Replay {
     const auto start = std::chrono::steady_clock::now();
     say("opening " + folder_);
     mirror_ = Mirror::open(folder_);
-    check_forwards();
+    try {
+      check_forwards();
+    } catch (const InputError& error) {
+      other_model(error);
+      throw;
+    }
     digesting_ = std::async(std::launch::async, [this] { return digests(); });
     const auto dtype = *run_dtype(golden_->dtype());
     if (options_.stream) {
@@ -94,6 +99,22 @@ class Replay {
         throw InputError(fmt::format("input '{}': {}", f.name, error.what()));
       }
     }
+  }
+
+  /// Where a forward does not fit the model, it may be another model than the trace's: that is said first.
+  void other_model(const InputError& error) const {
+    const auto own = options_.digests ? *options_.digests : mirror_->checkpoint().digests(&given_up_);
+    const auto& stated = golden_->manifest()["model"]["tensors"];
+    const auto differs = [&](const auto& t) {
+      return !options_.left_out.count(t.first) && (!own.count(t.first) || own.at(t.first) != t.second);
+    };
+    const std::map<std::string, json> tensors = stated;
+    const auto count = std::count_if(tensors.begin(), tensors.end(), differs);
+    if (!count) return;
+    throw InputError(fmt::format(
+        "{}: not the checkpoint that the trace was recorded from: {} of its {} tensors are other ones, first "
+        "{}; {}",
+        folder_, count, tensors.size(), std::find_if(tensors.begin(), tensors.end(), differs)->first, error.what()));
   }
 
   /// A converted export is run in what its source was cast to: where the recording had casts, in memory of their own,

@@ -180,8 +180,41 @@ def test_nothing_that_is_read_is_written_over(golden: Path, twin: Path, tmp_path
         for place in (golden, twin / "report"):
             done = native("verify", twin, "--golden", golden, option, place)
             assert done.returncode == 2 and "it would overwrite what is read" in done.stderr
-    assert native("verify", twin, "--golden", golden, "--json", tmp_path / "x", "--junit", tmp_path / "x").returncode == 2
+    for same in (str(tmp_path / "x"), f"{tmp_path}/./x", f"{tmp_path}/../{tmp_path.name}/x"):
+        done = native("verify", twin, "--golden", golden, "--json", tmp_path / "x", "--junit", same)
+        assert done.returncode == 2 and "--json and --junit both name " in done.stderr
     assert golden.read_bytes() == before and list(tmp_path.iterdir()) == []
+
+
+def test_what_is_open_already_is_written_to_as_it_is(golden: Path, twin: Path, tmp_path: Path) -> None:
+    """/dev/stdout leads to a file that others write to."""
+    with (tmp_path / "log").open("w") as out:
+        out.write("before\n")
+        out.flush()
+        command = [str(NATIVE), "verify", str(twin), "--golden", str(golden), "--json", "/dev/stdout"]
+        assert subprocess.run(command, stdout=out, timeout=300).returncode == 0
+        out.write("after\n")
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("before\n{") and text.endswith("after\n") and "passes: identical in " in text
+
+
+def test_another_checkpoint_is_called_one(golden: Path, llama: Path, tmp_path: Path) -> None:
+    """Its inputs need not even fit the model: then that is not the first thing to say."""
+    few = make_twin(tmp_path / "few", "qwen3_5", vocab_size=64, eos_token_id=63)
+    for folder in (few, llama):
+        done = native("verify", folder, "--golden", golden)
+        said = f"{folder}: not the checkpoint that the trace was recorded from: "
+        assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith(f"lockstep-native: error: {said}") and "input '" in done.stderr
+
+
+def test_a_name_cannot_steer_the_terminal(golden: Path, twin: Path, tmp_path: Path) -> None:
+    name = "model.\x1b[31mred.weight"
+    folder = edited(twin, tmp_path / "x", lambda t: t.update({name: torch.ones(2)}))
+    for command in ("names", "verify"):
+        done = native(command, folder, *(["--golden", golden] if command == "verify" else []))
+        said = done.stdout + done.stderr
+        assert done.returncode in (1, 2) and "\x1b" not in said and "\\x1b[31mred" in said, said
 
 
 def test_a_promise_that_nobody_keeps_is_missing(golden: Path, twin: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 
 from .interrupts import INTERRUPTED, leaving
+from .printable import printable
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def _run() -> int:
                 raise
             first = (reason.strip().splitlines() or [""])[0]
             reason = f"unexpected {type(error).__name__}: {first} (LOCKSTEP_TRACEBACK=1 shows where)"
-        print(f"lockstep: error: {reason}", file=sys.stderr)
+        print(f"lockstep: error: {printable(reason)}", file=sys.stderr)
         return 2
 
 

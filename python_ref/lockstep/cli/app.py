@@ -13,6 +13,7 @@ import typer
 
 from .interrupts import leaving
 from .options import MODEL_HELP, RAY_HELP, STREAM_HELP
+from .printable import printable
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def trace(
     from ..report import files
 
     folder = hub.resolve(model, revision)
-    files.check_writable("-o", output, [folder, inputs, name_map])
+    files.check_writable("-o", output, [folder, inputs, name_map], file_only=True)
     with progress(quiet) as say:
         written = tracing.trace(
             output, folder, source, dtype=dtype, attn=attn, points=points, prompt=prompt, ids=ids, inputs=inputs,
@@ -234,12 +235,13 @@ def import_trace(
     from .. import importing
     from ..report import files
 
-    files.check_writable("-o", output, [dump, name_map, inputs])
+    files.check_writable("-o", output, [dump, name_map, inputs], file_only=True)
     written = importing.import_trace(dump, output, names=name_map, ids=ids, inputs=inputs)
     with readers_may_leave():
         print(f"{output}: {written['tensors']} tensors of {written['forwards']} forwards, {written['dtype']}")
         if written["unmapped"]:
-            print(f"not in the map, left out: {len(written['unmapped'])} ({', '.join(written['unmapped'][:3])}, ...)")
+            left_out = ", ".join(written["unmapped"][:3])
+            print(printable(f"not in the map, left out: {len(written['unmapped'])} ({left_out}, ...)"))
     return 0
 
 
@@ -305,13 +307,9 @@ def readers_may_leave() -> Iterator[None]:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from .terminal import PlainConsole
 
-    class PlainConsole(Console):
-        def on_broken_pipe(self) -> None:  # rich would end the process with its own exit code
-            raise BrokenPipeError
-
-    return PlainConsole(width=None if sys.stdout is not None and sys.stdout.isatty() else 130)
+    return PlainConsole()
 
 
 def _decoder(folder: Path) -> Any:

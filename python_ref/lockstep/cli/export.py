@@ -9,6 +9,7 @@ import typer
 
 from .app import app, readers_may_leave
 from .options import MODEL_HELP, STREAM_HELP
+from .printable import printable
 from .progress import line, progress
 
 
@@ -56,7 +57,7 @@ def export(
     with readers_may_leave():
         reason = exporting.refusal(data)
         if reason:
-            print(f"not exported: {reason}")
+            print(printable(f"not exported: {reason}"))
             return found.exit_code
         if not quiet:
             _show(data)
@@ -79,7 +80,7 @@ def _show(data: dict[str, object]) -> None:
     for what in ("tensors", "files"):
         names = left_out[what]
         if names:
-            print(f"{len(names)} {what} left out: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}")
+            print(printable(f"{len(names)} {what} left out: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"))
 
 
 @app.command()
@@ -109,9 +110,11 @@ def check(
     if json_file:
         files.write_text(json_file, files.json_text(data))
     with readers_may_leave():
-        for text in _core.check_lines(data, 0 if quiet else 20):
-            print(text)
-        if data["replay"]:
-            for text in _core.replay_lines(data["replay"])[-1 if quiet else 0 :]:
-                print(text)
+        checked = _core.check_lines(data, 0 if quiet else 20)
+        replayed = _core.replay_lines(data["replay"]) if data["replay"] else []
+        if quiet:  # one closing line: of what did not pass, else of both
+            replay_is_worse = data["replay"] and data["replay"]["exit_code"] > 0
+            checked, replayed = ([], replayed[-1:]) if replay_is_worse else (checked[-1:], [])
+        for text in [*checked, *replayed]:
+            print(printable(text))
     return int(data["exit_code"])

@@ -10,6 +10,7 @@ import typer
 
 from .app import app, readers_may_leave
 from .options import MODEL_HELP
+from .printable import printable
 from .progress import line
 
 
@@ -93,7 +94,7 @@ def generate(
     with readers_may_leave():
         if check:
             for text in report.lines(data, quiet):
-                print(text)
+                print(printable(text))
         elif not quiet:
             line(report.speed(data))
     return found.exit_code

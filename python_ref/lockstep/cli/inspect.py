@@ -10,6 +10,7 @@ import typer
 
 from .app import app, readers_may_leave
 from .options import MODEL_HELP
+from .printable import printable
 from .progress import line, progress
 
 
@@ -91,7 +92,7 @@ def inspect(
         files.write_text(html, page.page(found.data))
     with readers_may_leave():
         for text in [inside.closing(found.data)] if quiet else inside.lines(found.data):
-            print(text)
+            print(printable(text))
     return found.exit_code
 
 
@@ -107,10 +108,16 @@ def report(
     lockstep bisect DIR --candidate fork.py:load --json found.json
     lockstep report found.json -o found.html
     """
+    from ..native import InputError
     from ..report import files, page
 
     files.check_writable("-o", output, [file])
-    files.write_text(output, page.page(page.read(file)))
+    data = page.read(file)
+    try:
+        text = page.page(data)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    files.write_text(output, text)
     with readers_may_leave():
         print(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
     return 0

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from .printable import printable
+
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
@@ -16,7 +18,7 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         from rich.console import Console
 
         with Console(stderr=True).status("starting") as status:
-            yield lambda text: status.update(text.replace("[", "\\["))
+            yield lambda text: status.update(printable(text).replace("[", "\\["))
     else:
         yield line
 
@@ -24,4 +26,4 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 def line(text: str) -> None:
     """One line on stderr."""
     with contextlib.suppress(OSError):  # nobody listens: the work goes on
-        print(f"lockstep: {text}", file=sys.stderr, flush=True)
+        print(f"lockstep: {printable(text)}", file=sys.stderr, flush=True)
