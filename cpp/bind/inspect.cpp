@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "bind/convert.h"
+#include "core/error.h"
 #include "inspect/ablation.h"
 #include "inspect/inspection.h"
 
@@ -84,7 +85,13 @@ void bind_inspect(py::module_& m) {
       py::arg("mirror"), py::arg("ids"), py::arg("held"), py::arg("attn"), py::arg("variant"),
       py::arg("passed") = py::none(), py::call_guard<py::gil_scoped_release>());
   m.def(
-      "meaning", [](const std::vector<const Inspection*>& prompts) { return to_python(inspect::meaning(prompts)); },
+      "meaning",
+      [](const std::vector<const Inspection*>& prompts) {
+        for (const auto* prompt : prompts) {
+          if (!prompt) throw InputError("prompts: expected an Inspection each, found None");
+        }
+        return to_python(inspect::meaning(prompts));
+      },
       py::arg("prompts"));
   m.def(
       "next_token",

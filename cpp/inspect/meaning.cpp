@@ -34,10 +34,11 @@ nlohmann::json meaning(const std::vector<const Inspection*>& prompts) {
     }
   }
   // They part at the first layer after which they are half as far apart as they ever come; never, if they stay one.
-  const auto least = *std::min_element(mean.begin(), mean.end());
+  // At the embedding they are one, also where that is zero and has no direction.
+  const auto least = *std::min_element(mean.begin() + 1, mean.end());
   nlohmann::json parts = nullptr;
   if (least < 1 - 1e-12) {  // false for a NaN
-    const auto half = std::find_if(mean.begin(), mean.end(), [&](double m) { return m <= (1 + least) / 2; });
+    const auto half = std::find_if(mean.begin() + 1, mean.end(), [&](double m) { return m <= (1 + least) / 2; });
     parts = half - mean.begin() - 1;
   }
   return {{"token", prompts[0]->last_id()},

@@ -18,7 +18,7 @@ nlohmann::json full_attention(const at::Tensor& gate, const at::Tensor& q_rope, 
     const auto scores = at::matmul(query[h].slice(0, from), key[h / group].t()) * scale;
     const auto weights = scores.masked_fill(~visible, -INFINITY).softmax(-1);
     first.push_back(weights.select(1, 0).mean().item<double>());
-    const auto terms = at::where(weights > 0, weights * weights.log(), at::zeros_like(weights));
+    const auto terms = at::where(weights == 0, at::zeros_like(weights), weights * weights.log());  // a NaN stays one
     entropy.push_back(-terms.sum(-1).mean().item<double>());
   }
   double mean = 0;

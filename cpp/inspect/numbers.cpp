@@ -28,7 +28,8 @@ nlohmann::json spread(const at::Tensor& x_in) {
   const auto x = x_in.to(at::kDouble);
   const auto l2 = x.norm(2, {-1});                                                 // [T]
   const auto near = kNearZero * l2.unsqueeze(-1) / std::sqrt(double(x.size(-1)));  // [T, 1]
-  const auto near_zero = (x.abs() <= near).to(at::kDouble);
+  // What is near zero beside a NaN or an infinity cannot be said.
+  const auto near_zero = (x.abs() <= near).to(at::kDouble).masked_fill(~l2.isfinite().unsqueeze(-1), NAN);
   auto all = nlohmann::json{{"mean", number(x.mean().item<double>())},
                             {"std", number(x.std(/*unbiased=*/false).item<double>())},
                             {"min", number(x.min().item<double>())},
@@ -62,15 +63,20 @@ at::Tensor cosines(const at::Tensor& x, const at::Tensor& y) {
 }
 
 nlohmann::json most_probable(const at::Tensor& p, int64_t count) {
-  const auto [greatest, ids] = p.topk(std::min<int64_t>(count, p.numel()));
+  count = std::min<int64_t>(count, p.numel());
+  // A NaN has no place: it is the last. Of equal ones the first id comes first, as in generation; topk takes any of
+  // them.
+  const auto ranked = at::where(p.isfinite(), p, at::full_like(p, -1)).to(at::kDouble).contiguous();
+  const auto least = std::get<0>(ranked.topk(count)).min().item<double>();
+  const auto* data = ranked.const_data_ptr<double>();
   std::vector<std::pair<double, int64_t>> found;
-  for (int64_t i = 0; i < ids.numel(); ++i) found.emplace_back(greatest[i].item<double>(), ids[i].item<int64_t>());
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-    const auto key = [](double p) { return std::isfinite(p) ? -p : 0.0; };  // a NaN has no place: it is the last
-    return std::pair(key(a.first), a.second) < std::pair(key(b.first), b.second);
-  });
+  for (int64_t id = 0; id < ranked.numel(); ++id) {
+    if (data[id] >= least) found.emplace_back(-data[id], id);
+  }
+  std::sort(found.begin(), found.end());
+  found.resize(static_cast<size_t>(count));
   auto list = nlohmann::json::array();
-  for (const auto& [probability, id] : found) list.push_back({{"id", id}, {"p", number(probability)}});
+  for (const auto& [_, id] : found) list.push_back({{"id", id}, {"p", number(p[id].item<double>())}});
   return list;
 }
 

@@ -147,6 +147,17 @@ json bisect_trace(const std::string& folder, const std::shared_ptr<const Trace>&
       {"coverage", coverage}};
 }
 
+namespace {
+
+/// Rows that no sublayer can be blamed for: their NaN was in its input. Empty if there is none.
+std::string nan_sentence(const json& data) {
+  const auto count = data["coverage"]["nan_rows"].get<int64_t>();
+  if (count == 0) return "";
+  return fmt::format("non_finite: {} rows hold a NaN that came from above: no sublayer made it", count);
+}
+
+}  // namespace
+
 std::vector<std::string> findings_lines(const json& data) {
   std::vector<std::string> lines;
   const auto& options = data["options"];
@@ -197,6 +208,7 @@ std::vector<std::string> findings_lines(const json& data) {
   for (const auto& name : coverage["extra"]) {
     lines.push_back(fmt::format("extra: {} is in the file but not in its manifest", name.get<std::string>()));
   }
+  if (const auto text = nan_sentence(data); !text.empty()) lines.push_back(text);
   const auto others = data["faults"].size() - mine;
   lines.push_back(fmt::format("{}: {}, {} faulty sublayer{}{} in {:.1f} s", data["exit_code"] == 0 ? "passes" : "fails",
                               data["verdict"].get<std::string>(), mine, mine == 1 ? "" : "s",
@@ -218,6 +230,7 @@ std::string findings_junit(const json& data) {
   std::string extra;
   for (const auto& name : data["coverage"]["extra"]) extra += "extra: " + name.get<std::string>() + "\n";
   cases.push_back({"bisect", "manifest", extra});
+  cases.push_back({"bisect", "finite", nan_sentence(data)});
   return junit_text("lockstep bisect", cases);
 }
 

@@ -81,7 +81,7 @@ json Check::manifest(const std::optional<std::string>& digest) {
   try {
     found = read_manifest(text, file);
   } catch (const LoadError&) {
-    if (problem.empty()) throw;
+    if (problem.empty() || of_another_version(text)) throw;
     return {};
   }
   if (digest) row(files_, std::string(kManifest) + " digest", *digest, found["digest"]);
@@ -207,6 +207,19 @@ void Check::source(const json& manifest, const std::string& folder) {
   config.update(plan.config);
   of_file("config.json", options.dtype ? "dtype" : "source", {plan.config.size(), config.hex()});
   for (const auto& name : plan.files) of_file(name, "source", file(name));
+  std::set<std::string> made{"config.json", kReport};
+  made.insert(plan.files.begin(), plan.files.end());
+  for (const auto& [shard, _] : plan.shards) made.insert(shard);
+  if (!plan.index.empty()) {
+    constexpr const char* kIndex = "model.safetensors.index.json";
+    Sha256 index;
+    index.update(plan.index);
+    of_file(kIndex, "weights", {plan.index.size(), index.hex()});
+    made.insert(kIndex);
+  }
+  for (const auto& [name, _] : manifest["files"].items()) {
+    if (!made.count(name)) row(files_, name + " of the source", kAbsent, "a file that no export of the source has");
+  }
   file("config.json");
   for (const auto& name : checkpoint.file_names()) file(name);
   for (const auto& [name, digest] : read) {

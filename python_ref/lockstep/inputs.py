@@ -110,7 +110,7 @@ def decoding(first: Forward, steps: int, vocab: int) -> list[Forward]:
 
 def parse_ids(text: str, option: str = "--ids") -> list[int]:
     """'1,2,3' or '1 2 3' -> ids, of either sign. raises InputError naming the option"""
-    parts = [part for part in text.replace(" ", ",").split(",") if part]
+    parts = re.split(r" *, *| +", text.strip(" ")) if text.strip(" ,") else []
     if any(not re.fullmatch(r"-?[0-9]{1,18}", part) for part in parts):
         raise InputError(f"{option} {text!r}: expected whole numbers with commas between, like 1,2,3")
     if not parts:

@@ -98,6 +98,8 @@ def inspect(
     texts = [_text(t) for t in ([prompts] if isinstance(prompts, str) else prompts or ())]
     if bool(texts) == bool(ids):
         raise InputError("expected --prompt or --ids" + (", found both" if texts else ""))
+    if ids and chat:
+        raise InputError("--chat: expected with --prompt only; ids are taken as they are")
     target = _text(target) if isinstance(target, str) else target
     names: list[Any] = list(models) if isinstance(models, (list, tuple)) else [models]
     started = time.perf_counter()

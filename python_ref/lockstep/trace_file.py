@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 FORMAT_VERSION = 1
@@ -60,8 +61,10 @@ def digests_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def write(path: str | os.PathLike[str], manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written."""
+    """A temporary file beside `path`, then a rename: an interrupted run leaves nothing half-written. raises OSError"""
     target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        raise OSError(f"{path}: expected a file, found a folder, a device or a pipe; a trace needs a file")
     if "golden" in manifest:
         manifest = {**manifest, "golden": {**manifest["golden"], "tensors": digests_of(tensors), "digest": UNSIGNED}}
     text = json.dumps({"format_version": FORMAT_VERSION, **manifest}, allow_nan=False)
@@ -71,7 +74,10 @@ def write(path: str | os.PathLike[str], manifest: dict[str, Any], tensors: dict[
     os.close(handle)
     try:
         whole = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
-        save_file(whole, temporary, metadata={"lockstep": text})
+        try:
+            save_file(whole, temporary, metadata={"lockstep": text})
+        except SafetensorError as error:
+            raise OSError(f"{path}: cannot be written: {error}") from None
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.chmod(temporary, 0o644)

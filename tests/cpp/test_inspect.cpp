@@ -66,6 +66,20 @@ TEST(Inspect, EqualScoresGoByTheId) {
   EXPECT_EQ(told[0]["p"], told[1]["p"]);
 }
 
+TEST(Inspect, OfManyEqualScoresTheFirstIdsComeFirst) {
+  const auto told = most_probable(at::full({1000}, 0.001, at::kDouble), 3);
+  ASSERT_EQ(told.size(), 3u);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(told[i]["id"], i);
+}
+
+TEST(Inspect, NearZeroBesideNothingFiniteIsNull) {
+  const auto told = spread(at::cat({row({1, 0, NAN, 2}), row({INFINITY, 0, 1, 2}), row({1, 0, 0.001, -1})}));
+  EXPECT_TRUE(told["near_zero"][0].is_null());
+  EXPECT_TRUE(told["near_zero"][1].is_null());
+  EXPECT_EQ(told["near_zero"][2], 0.5);
+  EXPECT_TRUE(told["all"]["near_zero"].is_null());
+}
+
 TEST(Inspect, WhatIsNotFiniteIsNull) {
   EXPECT_EQ(numbers(at::tensor({1.0, NAN, INFINITY}, at::kDouble)), nlohmann::json({1.0, nullptr, nullptr}));
 }

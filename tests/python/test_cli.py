@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import torch
 
 from conftest import Tensors, edited
 
@@ -138,6 +139,45 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "link.json").is_symlink() and Path("/dev/null").is_char_device()
 
 
+def test_what_is_open_already_is_written_to_as_it_is(tmp_path: Path) -> None:
+    """/dev/stdout leads to a file that others write to, or to a pipe that has no path."""
+    log = tmp_path / "log"
+    log.write_text("precious\n")
+    command = [*LOCKSTEP, "names", "--json", "/dev/stdout"]
+    with log.open("a") as out:
+        assert subprocess.run(command, stdout=out, timeout=300).returncode == 0
+    assert log.read_text().startswith("precious\n{") and "embed_tokens" in log.read_text()
+    piped = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=300)
+    assert piped.returncode == 0
+    assert json.JSONDecoder().raw_decode(piped.stdout)[0]["command"] == "names"
+
+
+def test_a_trace_needs_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "expected a file, found a device or a pipe" in refusal("trace", "--ids", "5", "-o", str(tmp_path / "pipe"))
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_full_disk_names_the_file() -> None:
+    assert refusal("verify", "--ids", "5", "--quiet", "--json", "/dev/full").splitlines()[-1] == (
+        "/dev/full: cannot be written: No space left on device"
+    )
+
+
+def test_no_two_outputs_are_one_file(tmp_path: Path) -> None:
+    for command in (["verify"], ["bisect"], ["matrix", "--python", sys.executable, "--python", sys.executable]):
+        said = refusal(*command, "--json", str(tmp_path / "x"), "--junit", str(tmp_path / "y" / ".." / "x"))
+        assert "expected two files" in said or "does not exist" in said
+        assert "expected two files" in refusal(*command, "--json", str(tmp_path / "x"), "--junit", f"{tmp_path}/./x")
+
+
+def test_numbers_that_say_nothing_are_refused() -> None:
+    for text in ("1,,2", "1,2,", ",1"):
+        assert "expected whole numbers with commas between" in refusal("verify", "--ids", text)
+    for seconds in ("0", "-1", "nan", "inf"):
+        assert "expected seconds above 0" in refusal("bisect", "--ids", "5", "--timeout", seconds)
+
+
 def test_odd_files_are_one_sentence(embedded: Path, tmp_path: Path) -> None:
     folder = edited(embedded, tmp_path / "x")
     (folder / "model.safetensors").unlink()
@@ -198,6 +238,14 @@ def test_names_lists_three_columns(embedded: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert [statuses[n] for n in ("model.extra.weight", "model.norm.weight", "mtp.x")] == ["unexpected", "missing", "ignored"]
     assert "model.extra.weight: unexpected" in done.stdout
+
+
+def test_a_name_cannot_steer_the_terminal(embedded: Path, tmp_path: Path) -> None:
+    folder = edited(embedded, tmp_path / "x", lambda t: t.update({"model.\x1b[31mred.weight": torch.ones(2)}))
+    for command in ("names", "verify"):
+        done = run(command, str(folder))
+        said = done.stdout + done.stderr
+        assert done.returncode in (1, 2) and "\x1b" not in said and "\\x1b[31mred" in said, said
 
 
 @pytest.mark.parametrize("after", [0.3, 1.5, 3.0, 4.5])

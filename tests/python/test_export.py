@@ -238,6 +238,33 @@ def test_who_signs_an_edited_manifest_again_is_seen_by_the_digest(exported: Path
     assert bad_rows(lockstep.check(exported, digest=digest)) == []
 
 
+def test_a_manifest_of_another_version_is_not_judged(exported: Path, tmp_path: Path) -> None:
+    """Also one that nobody signed as this version would: how another one signs is not known."""
+    folder = shutil.copytree(exported, tmp_path / "x")
+    edit_manifest(folder, lambda m: m.update(format_version=2), False)
+    with pytest.raises(LoadError, match=r"/format_version: 2 is not known \(known: 1\); use the lockstep that wrote it"):
+        lockstep.check(folder)
+
+
+def test_a_link_to_nothing_stays_behind(source: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(source, tmp_path / "x")
+    (folder / "gone.json").symlink_to("nowhere")
+    assert lockstep.export(folder, tmp_path / "out")
+    assert "gone.json" in json.loads((tmp_path / "out" / MANIFEST).read_text())["left_out"]["files"]
+    assert not bad_rows(lockstep.check(tmp_path / "out", source=folder))
+
+
+def test_a_stated_file_that_the_source_never_had_is_named(source: Path, exported: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(exported, copy)
+    (copy / "more.jinja").write_bytes(b"{{ 1 }}")
+    stated = {"bytes": 7, "from": "source", "sha256": hashlib.sha256(b"{{ 1 }}").hexdigest()}
+    edit_manifest(copy, lambda m: m["files"].update({"more.jinja": stated}), True)
+    assert exporting.check(copy)["exit_code"] == 0
+    found = exporting.check(copy, source=source)
+    assert (found["exit_code"], bad_rows(found)) == (1, ["more.jinja of the source"])
+
+
 @pytest.mark.parametrize(
     "edit, named",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 from lockstep.matrix import matrix
 from lockstep.native import InputError
+from lockstep.report import matrix as report_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from releases import python_of  # noqa: E402
@@ -109,3 +112,20 @@ def test_three_releases(embedded: Path) -> None:
     assert (first["a"], first["b"], first["verdict"]) == ("5.10.4", "5.18.0", "rounding")
     assert [c["sublayer"] for c in first["changed"]] == ["model.layers.0.linear_attn"]
     assert (second["a"], second["b"], second["verdict"], second["changed"]) == ("5.18.0", "5.24.0", "identical", [])
+
+
+def test_three_environments_of_one_release_keep_their_columns(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a program is the one that is named, not one of its name in PATH."""
+    changed_python(tmp_path, "1.001")
+    monkeypatch.chdir(tmp_path)
+    data = matrix(qwen, [sys.executable, sys.executable, "./python"])
+    assert [pair["verdict"] for pair in data["pairs"]] == ["identical", "deviates"]
+    suite = ET.fromstring(report_of.junit_text(data))
+    failed = {str(case.get("classname")).split(".")[1] for case in suite if len(case)}
+    assert failed == {"2"} and len(suite) == 2 * len({case.get("name") for case in suite})
+    console = Console(record=True, width=200, file=io.StringIO())
+    report_of.show(data, console)
+    (row,) = (line for line in console.export_text().splitlines() if "model.layers.2 " in line)
+    assert row.index("identical") < row.index("deviates")

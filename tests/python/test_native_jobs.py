@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import lockstep
 from conftest import Tensors, edited, ids_forward, make_twin
@@ -18,6 +22,7 @@ from lockstep import comparison, exporting
 from lockstep.importing import import_trace
 from lockstep.inputs import default_inputs
 from lockstep.native import _core
+from lockstep.report import findings
 
 NATIVE = Path(sys.executable).with_name("lockstep-native")
 
@@ -187,3 +192,21 @@ def test_export_refuses_what_nobody_ran(qwen: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout.startswith("not exported: the golden trace does not exercise ")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_nan_that_no_sublayer_made_is_said(qwen: Path, tmp_path: Path) -> None:
+    """It came in with the embedding: nobody is at fault, and nothing passes. One token: 0 x NaN reaches earlier ones."""
+    nan = edited(qwen, tmp_path / "nan", lambda t: t["model.embed_tokens.weight"][5].fill_(float("nan")))
+    lockstep.trace(tmp_path / "nan.trace", nan, ids="5", source="mirror")
+    said = re.compile(r"non_finite: [1-9]\d* rows hold a NaN that came from above: no sublayer made it")
+    found = lockstep.bisect(nan, str(tmp_path / "nan.trace")).data
+    assert (found["exit_code"], found["verdict"], found["faults"]) == (1, "non_finite", [])
+    console = Console(record=True, width=200, file=io.StringIO())
+    findings.show(found, console)
+    done = native("bisect", nan, "--candidate", tmp_path / "nan.trace", "--junit", tmp_path / "nan.xml")
+    assert done.returncode == 1, done.stderr
+    for shown in (console.export_text(), done.stdout):
+        assert said.search(shown), shown
+    for xml in (findings.junit_text(found), (tmp_path / "nan.xml").read_text()):
+        failed = [case.get("name") for case in ET.fromstring(xml) if len(case) and case.get("classname") == "bisect"]
+        assert failed == ["finite"]

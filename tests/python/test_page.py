@@ -239,7 +239,7 @@ def test_the_page_draws_what_the_commands_write(embedded: Path, tmp_path: Path) 
 )
 def test_other_json_is_refused(data: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        page.page(data)
+        page.page({"exit_code": 1, "verdict": "deviates", **data})
 
 
 def test_the_report_command(tmp_path: Path, embedded: Path) -> None:
@@ -253,7 +253,9 @@ def test_the_report_command(tmp_path: Path, embedded: Path) -> None:
     done = run(good, "-o", out)
     assert done.returncode == 0 and out.read_text().startswith("<!doctype html>"), done.stderr
     odd = tmp_path / "odd.json"
-    odd.write_text('{"command": "verify", "format_version": 1, "x": 1e999, "y": NaN, "verdict": "\\ud800"}')
+    odd.write_text(
+        '{"command": "verify", "format_version": 1, "x": 1e999, "y": NaN, "z": "\\ud800", "exit_code": 1, "verdict": "deviates"}'
+    )
     done = run(odd, "-o", out)
     assert done.returncode == 0 and data_of(out.read_text())["x"] is None, done.stderr
     bad, deep = tmp_path / "bad.json", tmp_path / "deep.json"
@@ -268,3 +270,33 @@ def test_the_report_command(tmp_path: Path, embedded: Path) -> None:
         done = run(*arguments)
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_page_passes_only_what_passes(tmp_path: Path) -> None:
+    """Its JSON may be edited, cut or of another tool: what it says of itself must be one thing."""
+    good = {"command": "verify", "format_version": 1, "exit_code": 0, "verdict": "agrees"}
+    page.page(good)
+    model = {"name": "m", "layer_types": ["full_attention"], "prompts": [{}]}
+    for changes, message in (
+        ({"command": []}, "command"),
+        ({"command": {}}, "command"),
+        ({"format_version": True}, "format_version"),
+        ({"verdict": None}, "verdict None: expected one of identical"),
+        ({"verdict": "x"}, "verdict 'x': expected one of identical"),
+        ({"exit_code": None}, "exit_code None: expected 0, 1 or 2"),
+        ({"exit_code": False}, "exit_code False: expected 0, 1 or 2"),
+        ({"verdict": "deviates"}, "exit_code 0, but verdict: 'deviates'"),
+        ({"points": [{"point": "a", "verdict": "non_finite"}]}, "exit_code 0, but points a: 'non_finite'"),
+        ({"pairs": [{"verdict": "deviates"}]}, "exit_code 0, but pairs 0: 'deviates'"),
+        ({"tensors": [{"name": "a.b", "verdict": "missing"}]}, "exit_code 0, but tensors a.b: 'missing'"),
+        ({"command": "inspect"}, "models: expected at least one"),
+        ({"command": "inspect", "models": [{}]}, "models 0: name: expected a text, found null"),
+        ({"command": "inspect", "models": [{**model, "layer_types": []}]}, "models 0: layer_types: expected a list"),
+        ({"command": "inspect", "models": [{**model, "prompts": [1]}]}, "models 0: prompts: expected a list"),
+    ):
+        with pytest.raises(InputError) as refused:
+            page.page({**good, **changes})
+        assert message in str(refused.value)
+    file = tmp_path / "large.json"
+    file.write_text(json.dumps(good)[:-1] + f', "n": {10**400}}}')
+    assert page.read(file)["n"] is None

@@ -148,10 +148,10 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
 
 
 def hub_of(folder: Path, model: Path) -> Path:
-    """A hub cache that has `model` as guarded/twin."""
+    """A hub cache that has `model` as guarded/twin at revision v1."""
     home = folder / "models--guarded--twin"
     (home / "refs").mkdir(parents=True)
-    (home / "refs" / "main").write_text("0" * 40)
+    (home / "refs" / "v1").write_text("0" * 40)
     shutil.copytree(model, home / "snapshots" / ("0" * 40))
     return home / "snapshots" / ("0" * 40)
 
@@ -165,14 +165,14 @@ def test_a_node_with_other_weights_is_refused_by_name(
     weights = hub_of(there, qwen) / "model.safetensors"
     cluster.add_node(num_cpus=1, env_vars={"HF_HUB_CACHE": str(here), "HF_HUB_OFFLINE": "1"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(here))
-    good = lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address)
+    good = lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address, revision="v1")
     assert good.exit_code == 1
     data = bytearray(weights.read_bytes())
     data[-3] ^= 1
     weights.write_bytes(bytes(data))
     node = cluster.add_node(num_cpus=1, env_vars={"HF_HUB_CACHE": str(there), "HF_HUB_OFFLINE": "1"})
     with pytest.raises(LoadError) as refused:
-        lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address)
+        lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address, revision="v1")
     digest, other = (_core.digest(str(f / "models--guarded--twin" / "snapshots" / ("0" * 40))) for f in (here, there))
     assert str(refused.value).startswith(f"node {node.node_ip_address}: ")
     assert f"expected the checkpoint with digest {digest}, found {other}" in str(refused.value)
@@ -181,7 +181,7 @@ def test_a_node_with_other_weights_is_refused_by_name(
     config = weights.with_name("config.json")
     config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
     with pytest.raises(LoadError, match=f"node {node.node_ip_address}: .*: expected config.json with digest "):
-        lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address)
+        lockstep.bisect("guarded/twin", str(wrong), threads=1, ray=cluster.address, revision="v1")
 
 
 def test_what_cannot_be_reached_or_run_is_said(qwen: Path, wrong: Path) -> None:

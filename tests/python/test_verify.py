@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import lockstep
 from conftest import QWEN3_5, TINY, Tensors, edited, ids_forward, make_twin
 from lockstep import InputError, LoadError
 from lockstep.native import _core
+from lockstep.report.junit import Suite, junit_text
 from lockstep.verdicts import VERDICTS
 
 ROPE = {"rope_theta": 10000.0}
@@ -422,6 +424,8 @@ def test_a_mirror_of_another_vocabulary_or_family_is_judged(embedded: Path, qwen
     assert report.exit_code == 1
     assert [r["input"] for r in report.legs["lockstep"]["raised"]] == ["rows3"]
     assert "three-row positions" in report.legs["lockstep"]["raised"][0]["reason"]
+    failed = {(case.get("classname"), case.get("name")) for case in ET.fromstring(junit_text(report.data)) if len(case)}
+    assert ("lockstep.rows3", "raised") in failed
 
 
 def test_ignored_tensors_of_two_folders_are_compared(qwen: Path, tmp_path: Path) -> None:
@@ -492,3 +496,10 @@ def test_threads_are_the_same_on_both_sides_and_put_back(embedded: Path) -> None
 def test_verdicts_are_ordered_as_in_cpp() -> None:
     a, b = torch.tensor([1.0]), torch.tensor([1.0 + 2**-23])
     assert VERDICTS.index(_core.compare(a, a)["verdict"]) < VERDICTS.index(_core.compare(a, b)["verdict"])
+
+
+def test_what_xml_cannot_hold_is_replaced() -> None:
+    suite = Suite("s")
+    suite.case("a\x1b", "b\ufffe", ["c\x00\nd\ud800"])
+    (case,) = ET.fromstring(suite.text())
+    assert (case.get("classname"), case.get("name"), case[0].text) == ("a\ufffd", "b\ufffd", "c\ufffd\nd\ufffd")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..native import InputError
+from ..verdicts import VERDICTS, passes
 from . import findings, table
 
 PAGE = Path(__file__).parent / "page"
@@ -115,7 +116,7 @@ def _checked(data: Mapping[str, Any]) -> str:
     if not isinstance(command, str) or command not in COMMANDS:
         raise InputError(f"command {command!r}: expected the JSON of {', '.join(sorted(COMMANDS))}")
     version = data.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise InputError(f"format_version {version!r}: expected 1 to {COMMANDS[command]}")
     if version > COMMANDS[command]:
         raise InputError(f"format_version {version}: this release draws up to {COMMANDS[command]}; use the release that wrote it")
@@ -123,13 +124,52 @@ def _checked(data: Mapping[str, Any]) -> str:
     for key in lists:
         rows = data.get(key)
         if rows is not None and not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
-            raise InputError(f"{key}: expected a list of objects, found {type(rows).__name__}")
-    if command == "inspect" and not data.get("models"):
-        raise InputError("models: expected at least one")
+            raise InputError(f"{key}: expected a list of objects, found {_kind(rows)}")
     for key in ("model", "pedigree", "legs", "options", "coverage"):
         if data.get(key) is not None and not isinstance(data[key], Mapping):
-            raise InputError(f"{key}: expected an object, found {type(data[key]).__name__}")
-    return str(command)
+            raise InputError(f"{key}: expected an object, found {_kind(data[key])}")
+    _check_verdict(data)
+    if command == "inspect":
+        _check_models(data.get("models"))
+    return command
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls it."""
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _check_verdict(data: Mapping[str, Any]) -> None:
+    """A page that shows a pass must have one to show: the exit code, the verdict and the rows say the same."""
+    verdict, code = data.get("verdict"), data.get("exit_code")
+    if not isinstance(verdict, str) or verdict not in VERDICTS:
+        raise InputError(f"verdict {verdict!r}: expected one of {', '.join(VERDICTS)}")
+    if code not in (0, 1, 2) or isinstance(code, bool):
+        raise InputError(f"exit_code {code!r}: expected 0, 1 or 2")
+    if code != 0:
+        return
+    rows = [("verdict", verdict)] + [
+        (f"{key} {row.get('name', row.get('point', i))}", row.get("verdict", "identical"))
+        for key in ("points", "faults", "pairs", "files", "tensors", "parameters")
+        for i, row in enumerate(data.get(key) or ())
+        if key != "faults" or row.get("side") == "candidate"
+    ]
+    for name, stated in rows:
+        if stated not in VERDICTS or not passes(stated, bitwise=False, accept_rounding=True):
+            raise InputError(f"exit_code 0, but {name}: {stated!r}: expected both as the command wrote them")
+
+
+def _check_models(models: Any) -> None:
+    if not models:
+        raise InputError("models: expected at least one")
+    for i, model in enumerate(models):
+        if not isinstance(model.get("name"), str):
+            raise InputError(f"models {i}: name: expected a text, found {_kind(model.get('name'))}")
+        for key, kind in (("layer_types", str), ("prompts", Mapping)):
+            rows = model.get(key)
+            if not isinstance(rows, list) or not rows or not all(isinstance(row, kind) for row in rows):
+                raise InputError(f"models {i}: {key}: expected a list with something in it, found {_kind(rows)}")
 
 
 def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,14 +210,20 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _whole(text: str) -> int | None:
+    """A number that no page can draw is none."""
+    return int(text) if len(text) < 300 else None
+
+
 def read(path: Path) -> dict[str, Any]:
     """The JSON of a command. raises InputError"""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None, parse_float=_finite)
+        text = path.read_text(encoding="utf-8")
+        data = json.loads(text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected the JSON of a command, found no JSON ({str(error).splitlines()[0]})") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path}: expected the JSON of a command, found a {type(data).__name__}")
+        raise InputError(f"{path}: expected the JSON of a command, found {_kind(data)}")
     return data

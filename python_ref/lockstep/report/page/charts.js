@@ -53,7 +53,7 @@ function bars(label, items, unit, mark = "bar") {
 function lines(label, series, unit, options = {}) {
   const chart = frame(label), {left, right, top, bottom, width, height} = CHART;
   const every = series.flatMap((s) => s.values);
-  const logarithmic = options.log && every.every((v) => v === null || v > 0);
+  const logarithmic = options.log && every.some((v) => v !== null) && every.every((v) => v === null || v > 0);
   const [low, high] = range(every, false);
   const scaled = (v) => (logarithmic ? Math.log(v / low) / Math.log(high / low) : (v - low) / (high - low));
   const y = (v) => top + (height - top - bottom) * (1 - scaled(v));

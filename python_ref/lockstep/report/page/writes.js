@@ -95,8 +95,9 @@ class Writes {
     this.said.textContent = `${this.step} of ${this.list.length - 1}: ${now.name}`
       + (now.index < 0 ? `, next is ${quoted(this.words(this.prompt.answer))}` : "");
     const kind = now.index < 0 ? "plain" : now.index % 2 ? "mixer" : "mlp";
+    const written = (i) => (shown[i] === null || before[i] === null ? null : shown[i] - before[i]);
     replace(this.picture, figure(bars(`The stream: ${now.name}`, dims.map((dim, i) => ({name: `dim ${dim}`, short: String(dim), value: shown[i], kind,
-      title: `dim ${dim}: ${digits(shown[i])} (${digits(shown[i] - before[i])} by this write)`})), "value"),
-    "this moment", ["dim", "value", "this write"], dims.map((dim, i) => [dim, digits(shown[i]), digits(shown[i] - before[i])])));
+      title: `dim ${dim}: ${digits(shown[i])} (${digits(written(i))} by this write)`})), "value"),
+    "this moment", ["dim", "value", "this write"], dims.map((dim, i) => [dim, digits(shown[i]), digits(written(i))])));
   }
 }
