@@ -248,6 +248,24 @@ def test_a_name_cannot_steer_the_terminal(embedded: Path, tmp_path: Path) -> Non
         assert done.returncode in (1, 2) and "\x1b" not in said and "\\x1b[31mred" in said, said
 
 
+@pytest.mark.parametrize(("arguments", "expected"), [("names", 0), ("names no-such-folder", 2)])
+def test_ctrl_c_while_the_interpreter_ends_changes_no_exit_code(arguments: str, expected: int) -> None:
+    program = f"""if 1:
+        import os, signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        class Late:
+            kill, me, number = os.kill, os.getpid(), signal.SIGINT
+            def __del__(self): Late.kill(Late.me, Late.number); os.write(2, b"after the signal")
+        late = Late()  # goes with the modules, once the interpreter no longer has handlers of its own
+        sys.argv[1:] = {arguments.split()}
+        from lockstep.cli import main
+        main()"""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
+    assert done.returncode == expected and "Traceback" not in done.stderr, (done.returncode, done.stderr)
+    assert done.stderr.endswith("after the signal")
+
+
 @pytest.mark.parametrize("after", [0.3, 1.5, 3.0, 4.5])
 def test_ctrl_c_leaves_nothing(tmp_path: Path, after: float) -> None:
     report = tmp_path / "r.json"
@@ -260,7 +278,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, after: float) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     if after > 2 and process.returncode == 0:
-        return  # a fast machine was done before the signal came
+        assert json.loads(report.read_text())["exit_code"] == 0  # a fast machine was done before the signal came
+        return
     assert process.returncode == 130, stderr
     assert "interrupted" in stderr and "Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-from .interrupts import INTERRUPTED, leaving
+from .interrupts import INTERRUPTED, leaving, over
 from .printable import printable
 
 
 def main() -> None:
     """Exit codes everywhere: 0 passes, 1 does not, 2 could not judge; 130 after Ctrl-C."""
     try:
-        sys.exit(_run())
+        code = _run()
+        over()
     except KeyboardInterrupt:
+        over()
         print("lockstep: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
+    sys.exit(code)
 
 
 def _run() -> int:

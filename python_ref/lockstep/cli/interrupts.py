@@ -1,4 +1,4 @@
-"""Ctrl-C while libraries are loaded."""
+"""Ctrl-C at the two ends of a command: while libraries are loaded, and once its exit code is known."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
+
+
+def over() -> None:
+    """From here on Ctrl-C is not heard: the outcome stands, and only the interpreter's own exit is left, within which Python
+    gives the signal its default action back; a run that passed would end as one that was killed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager
