@@ -1,7 +1,7 @@
 """Plants faults at seeded random layers, bisects, and counts what was found; and what two baselines find.
 
     scripts/fault_benchmark [--model embedded|smollm2] [--count N] [--seed S] [--kind NAME] [--from-trace] [--thorough]
-                            [--without-own] [--ray ADDRESS] [--threads N] [--json FILE]
+                            [--inputs NAME,...] [--without-own] [--ray ADDRESS] [--threads N] [--json FILE]
 
 found: the planted sublayer is among the faults. only: no other one is. operation: its name is one the kind may have.
 cause: the planted kind is the cause or in its `also`. --without-own bisects each once more with its own hypothesis, and those

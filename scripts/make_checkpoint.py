@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write a seeded random Qwen3.5 checkpoint, tensor by tensor, with no model in memory.
 
-    python scripts/make_checkpoint.py --preset qwen3.5-0.8b OUT    full size, in the released layout (1.5 GB)
-    python scripts/make_checkpoint.py --preset tiny OUT            8 layers, for tests
+    .venv/bin/python scripts/make_checkpoint.py --preset qwen3.5-0.8b OUT    full size, in the released layout (1.5 GB)
+    .venv/bin/python scripts/make_checkpoint.py --preset tiny OUT            8 layers, for tests
 
 Options: --seed N (0); --dtype float32|bfloat16 (the preset's). The full-size one has the composite config,
 model.language_model.* names, some mtp.* and model.visual.* tensors, bfloat16 with float32 A_log and gated norms, two

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write cpp/text/unicode_tables.inc: the Unicode data of the installed tokenizers release.
 
-    python scripts/make_unicode_tables.py            # after a change of the tokenizers release
-    python scripts/make_unicode_tables.py --check    # exit code 1 if the file is not what this release gives
+    .venv/bin/python scripts/make_unicode_tables.py            # after a change of the tokenizers release
+    .venv/bin/python scripts/make_unicode_tables.py --check    # exit code 1 if the file is not what this release gives
 
 tokenizers carries four sets of Unicode data, each of its own version: Oniguruma's (patterns), Rust's (Digits), the regex
 crate's (added tokens) and unicode-normalization's (NFC). The system's Oniguruma and utf8proc have others again. So every

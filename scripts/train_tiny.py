@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train the embedded checkpoint: a small Qwen3.5 that recites licence texts which Debian ships.
 
-    python scripts/train_tiny.py OUT [--steps 900] [--threads 1]
+    .venv/bin/python scripts/train_tiny.py OUT [--steps 900] [--threads 1]
 
 Writes OUT/{model.safetensors, config.json, generation_config.json, tokenizer.json, tokenizer_config.json,
 chat_template.jinja}. Seeded and stopped by steps, so one machine makes the same bytes twice. Ends by checking what the

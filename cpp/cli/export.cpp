@@ -54,7 +54,7 @@ void add_export(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand(
       "export", "Writes a checkpoint of weights that replay a golden trace, with a manifest of every byte");
-  command->add_option("model", options->model, kModelHelp)->required();
+  command->add_option("model", options->model, kModelNeeded)->required();
   command->add_option("out", options->out, "The folder to make; it must be absent or empty")->required();
   command->add_option("--golden", options->golden, "What `lockstep trace MODEL --golden -o FILE` wrote")->required();
   command->add_option("--dtype", options->dtype,

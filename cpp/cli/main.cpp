@@ -25,7 +25,8 @@ using lockstep::cli::printable;
 
 int run(int count, char** arguments) {
   CLI::App app(
-      "Lockstep without Python: the same jobs, output and exit codes as the command `lockstep`.\n"
+      "Lockstep without Python: the jobs of the command `lockstep` that need no Python, with its output and exit "
+      "codes.\n"
       "Exit codes: 0 passes, 1 does not, 2 could not judge.",
       "lockstep-native");
   app.require_subcommand(1);

@@ -5,6 +5,7 @@
 
 namespace lockstep::cli {
 
+constexpr const char* kModelNeeded = "A checkpoint folder, or a hub id that is in the local hub cache";
 constexpr const char* kModelHelp =
     "A checkpoint folder, or a hub id that is in the local hub cache; the embedded checkpoint if left out";
 

@@ -1,4 +1,5 @@
-// The table of families. Adding one: a file in this folder and a line in registry.cpp.
+// The table of families. Adding one: a file in this folder (named in CMakeLists.txt), its make_ below
+// and a line in registry.cpp.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 """Distrust the reference: what must hold of it before bits equal to it prove anything.
 
-A failed check does not stop the run; the legs are run and reported, and the exit code is 2.
+A failed check does not stop the run; the legs are run and reported, and the exit code is 2, or 1 where something is not finite.
 """
 
 from __future__ import annotations

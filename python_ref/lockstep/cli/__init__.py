@@ -10,7 +10,7 @@ from .printable import printable
 
 
 def main() -> None:
-    """Exit codes everywhere: 0 passes, 1 does not, 2 could not judge; 130 after Ctrl-C."""
+    """Exit codes everywhere: 0 passes, 1 does not, 2 could not judge; 130 after Ctrl-C, but where that is how it ends (`inspect --serve`)."""
     try:
         code = _run()
         over()

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from .app import app, readers_may_leave
-from .options import MODEL_HELP, STREAM_HELP
+from .options import MODEL_NEEDED, STREAM_HELP
 from .printable import printable
 from .progress import line, progress
 
 
 @app.command()
 def export(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[str, typer.Argument(help=MODEL_NEEDED)],
     out: Annotated[Path, typer.Argument(help="The folder to make; it must be absent or empty.")],
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16: converts the model's parameters; their own if left out.")
